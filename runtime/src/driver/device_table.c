@@ -55,32 +55,44 @@ openreg_is_initialized(void)
     return openreg_generation() != 0;
 }
 
-openreg_status
-openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out)
+/* Makes the table where there is none, or sets the error. Kept apart, so that the usual case needs no stack frame. */
+static __attribute__((noinline)) openreg_status
+make_table(const char *call, const openreg_device_table *table, int32_t index)
 {
-    const openreg_device_table *table = openreg_device_table_peek();
-    while (__builtin_expect(table == NULL, 0)) { /* again, where another thread has shut down what this one has made */
-        const uint32_t paused = openreg_inside_pause();
-        const openreg_status status = initialize(call);
-        openreg_inside_resume(paused);
-        OPENREG_RETURN_NOT_OK(status);
-        table = openreg_device_table_peek();
-    }
-    if (__builtin_expect((uint32_t)index >= (uint32_t)table->count, 0))
+    if (table != NULL)
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "The device index is out of range. It must be in [0, %d), but got %d.", table->count,
                                  index);
-    *out = table;
-    return OPENREG_OK;
+    const uint32_t paused = openreg_inside_pause();
+    const openreg_status status = initialize(call);
+    openreg_inside_resume(paused);
+    return status;
+}
+
+openreg_status
+openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out)
+{
+    for (;;) { /* again, where another thread has shut down what this one has made */
+        const openreg_device_table *const table = openreg_device_table_peek();
+        if (__builtin_expect(table != NULL && (uint32_t)index < (uint32_t)table->count, 1)) {
+            *out = table;
+            return OPENREG_OK;
+        }
+        OPENREG_RETURN_NOT_OK(make_table(call, table, index));
+    }
 }
 
 openreg_status
 openreg_device_get(const char *call, int32_t index, openreg_device **out)
 {
-    const openreg_device_table *table = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_device_table_get(call, index, &table));
-    *out = table->devices[index];
-    return OPENREG_OK;
+    for (;;) {
+        const openreg_device_table *const table = openreg_device_table_peek();
+        if (__builtin_expect(table != NULL && (uint32_t)index < (uint32_t)table->count, 1)) {
+            *out = table->devices[index];
+            return OPENREG_OK;
+        }
+        OPENREG_RETURN_NOT_OK(make_table(call, table, index));
+    }
 }
 
 static void

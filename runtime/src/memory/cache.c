@@ -80,10 +80,16 @@ openreg_cache_create(openreg_device *device)
 }
 
 void
-openreg_cache_destroy(struct openreg_cache *cache)
+openreg_cache_set_closed(struct openreg_cache *cache, bool is_closed)
 {
-    if (cache == NULL)
-        return;
+    openreg_fast_lock_acquire(&cache->lock);
+    cache->is_closed = is_closed;
+    openreg_fast_lock_release(&cache->lock);
+}
+
+void
+openreg_cache_empty(struct openreg_cache *cache)
+{
     const openreg_error_fields before = openreg_error_save();
     (void)openreg_cache_trim(cache, "openreg_shutdown");
     openreg_lock_acquire(&all_lock);
@@ -105,7 +111,6 @@ openreg_cache_destroy(struct openreg_cache *cache)
     (void)pthread_cond_destroy(&cache->answer);
     openreg_lock_destroy(&cache->answer_lock);
     openreg_lock_destroy(&cache->flush);
-    free(cache);
     openreg_error_restore(&before);
 }
 
@@ -276,16 +281,12 @@ take_freed(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
     return take_warm(pool, rounded);
 }
 
-/* A block from the lists, split if much is left over. */
+/* Takes a block out of the lists, and splits it if much is left over. */
 static inline openreg_status
-take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
+take_listed(struct openreg_cache *cache, openreg_block *block, uint64_t rounded)
 {
+    openreg_pool *const pool = block->segment->pool;
     openreg_cache_stats *stats = &cache->stats;
-    openreg_block *block = openreg_cache_find(pool, rounded);
-    if (__builtin_expect(block == NULL, 0)) {
-        OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
-        pool = block->segment->pool; /* it may belong to another pool */
-    }
     const uint64_t remainder = block->size - rounded;
     const bool was_split = is_split(block);
     if (should_split(pool, rounded, remainder)) {
@@ -307,8 +308,30 @@ take_free(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uin
             openreg_stat_subtract(stats->inactive_split_bytes, pool->kind, (int64_t)block->size);
         }
     }
-    *out = block;
     return OPENREG_OK;
+}
+
+/* A block that is in no list becomes the caller's. */
+static inline void
+give_out(struct openreg_cache *cache, openreg_block *block, uint64_t size, void **out)
+{
+    openreg_cache_stats *stats = &cache->stats;
+    const int kind = block->segment->pool->kind;
+    block->state = OPENREG_BLOCK_ALLOCATED;
+    block->oversize = 0;
+    block->u.used.uses = NULL;
+    block->u.used.requested = size;
+    block->is_shared = 0;
+    openreg_stat_add(stats->allocation, kind, 1);
+    openreg_stat_add(stats->allocated_bytes, kind, (int64_t)block->size);
+    openreg_stat_add(stats->requested_bytes, kind, (int64_t)size);
+    *out = block->address;
+}
+
+static inline uint64_t
+round_up(uint64_t size)
+{
+    return (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
 }
 
 /* What only a process with special wishes asks of a block that was given out. */
@@ -339,73 +362,103 @@ fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t 
 static openreg_status
 allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_stream stream, void **out)
 {
-    if (__builtin_expect(cache->waiting_blocks > 0, 0))
+    if (cache->waiting_blocks > 0)
         OPENREG_RETURN_NOT_OK(openreg_cache_poll_waiting(cache, malloc_call));
-    uint64_t rounded = (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
+    uint64_t rounded = round_up(size);
     openreg_stream_pools *pools = openreg_cache_find_pools(cache, cache->device, stream);
-    if (__builtin_expect((features & OPENREG_FEATURES_OF_REQUESTS) != 0, 0)) {
+    if ((features & OPENREG_FEATURES_OF_REQUESTS) != 0) {
         rounded = openreg_cache_round(cache->device, size);
         OPENREG_RETURN_NOT_OK(openreg_cache_route(cache, stream, &pools));
-    } else if (__builtin_expect(pools == NULL, 0)) {
+    } else if (pools == NULL) {
         OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, malloc_call, cache->device, stream, &pools));
     }
 
     openreg_pool *pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
     openreg_cache_stats *stats = &cache->stats;
-    if (__builtin_expect((features & OPENREG_INTERCEPT_ALLOCATIONS) != 0, 0))
+    if ((features & OPENREG_INTERCEPT_ALLOCATIONS) != 0)
         OPENREG_RETURN_NOT_OK(fail_on_purpose(cache, pool, size));
     openreg_block *block = take_freed(cache, pool, rounded);
-    if (block == NULL)
-        OPENREG_RETURN_NOT_OK(take_free(cache, pool, rounded, size, &block));
-    block->state = OPENREG_BLOCK_ALLOCATED;
-    block->oversize = 0;
-    block->u.used.uses = NULL;
-    block->u.used.requested = size;
-    block->is_shared = 0;
-    openreg_stat_add(stats->allocation, pool->kind, 1);
-    openreg_stat_add(stats->allocated_bytes, pool->kind, (int64_t)block->size);
-    openreg_stat_add(stats->requested_bytes, pool->kind, (int64_t)size);
-    if (__builtin_expect(cache->waiting_blocks > 0, 0)) {
-        note_active_peak(stats->allocation, stats->waiting, pool->kind);
-        note_active_peak(stats->allocated_bytes, stats->waiting_bytes, pool->kind);
+    if (block == NULL) {
+        block = openreg_cache_find(pool, rounded);
+        if (block == NULL) /* what comes may belong to another pool */
+            OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
+        OPENREG_RETURN_NOT_OK(take_listed(cache, block, rounded));
     }
-    if (__builtin_expect(features != 0, 0))
+    give_out(cache, block, size, out);
+    if (cache->waiting_blocks > 0) {
+        const int kind = block->segment->pool->kind;
+        note_active_peak(stats->allocation, stats->waiting, kind);
+        note_active_peak(stats->allocated_bytes, stats->waiting_bytes, kind);
+    }
+    if (features != 0)
         note_special(cache, block, features);
-    *out = block->address;
     return OPENREG_OK;
 }
 
-openreg_status
-openreg_malloc(int32_t device, openreg_stream stream, size_t size, void **out)
+/* All that a request may need. */
+static __attribute__((noinline)) openreg_status
+allocate_with_care(int32_t device, openreg_stream stream, size_t size, void **out)
 {
     OPENREG_INSIDE;
-    const char *const call = malloc_call;
-    if (out == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, call, "out must not be NULL");
-    *out = NULL;
-    const openreg_device_table *table = openreg_device_table_peek();
     openreg_device *entry;
-    if (__builtin_expect(table != NULL && (uint32_t)device < (uint32_t)table->count, 1))
-        entry = table->devices[device];
-    else
-        OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &entry));
+    OPENREG_RETURN_NOT_OK(openreg_device_get(malloc_call, device, &entry));
     if (size == 0)
         return OPENREG_OK;
     if (size > OPENREG_MAX_ALLOCATION)
-        return openreg_error_set(OPENREG_E_INVALID, call, "size must be at most 2^47 bytes, but is %zu", size);
+        return openreg_error_set(OPENREG_E_INVALID, malloc_call, "size must be at most 2^47 bytes, but is %zu", size);
     if (openreg_device_is_lost(entry))
-        return openreg_call_lost(entry, call); /* cached blocks would do, but nothing could be done with them */
+        return openreg_call_lost(entry, malloc_call); /* cached blocks would do, but nothing could be done with them */
     struct openreg_cache *cache = entry->cache;
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
     const openreg_status status = allocate(cache, features, size, stream, out);
     const bool returns = features != 0 && !LIST_EMPTY(&cache->returning);
     openreg_fast_lock_release(&cache->lock);
-    if (__builtin_expect((features & OPENREG_OBSERVE_USES) != 0, 0) && status == OPENREG_OK)
+    if ((features & OPENREG_OBSERVE_USES) != 0 && status == OPENREG_OK)
         openreg_observers_block(OPENREG_BLOCK_ALLOCATED, *out, size, OPENREG_HOST, 0);
-    if (__builtin_expect(returns, 0))
+    if (returns)
         openreg_cache_return(cache);
     return status;
+}
+
+/* A request that the cache serves from what it has, and that nobody wants to see. False: it takes more. The lock is held. */
+static inline bool
+allocate_at_once(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out)
+{
+    openreg_stream_pools *const pools = openreg_cache_find_pools(cache, cache->device, stream);
+    if (cache->is_closed || cache->waiting_blocks > 0 || openreg_features() != 0 || pools == NULL)
+        return false;
+    const uint64_t rounded = round_up(size);
+    openreg_pool *const pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;
+    openreg_block *block = take_freed(cache, pool, rounded);
+    if (block == NULL) {
+        block = openreg_cache_find(pool, rounded);
+        if (block == NULL || take_listed(cache, block, rounded) != OPENREG_OK)
+            return false;
+    }
+    give_out(cache, block, size, out);
+    return true;
+}
+
+/* Most requests need no mark of being inside: nothing but the cache's own lock, under which it is closed, and no driver. */
+openreg_status
+openreg_malloc(int32_t device, openreg_stream stream, size_t size, void **out)
+{
+    if (out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, malloc_call, "out must not be NULL");
+    *out = NULL;
+    const openreg_device_table *const table = openreg_device_table_peek();
+    const bool is_found = table != NULL && (uint32_t)device < (uint32_t)table->count;
+    if (__builtin_expect(
+            is_found && size - 1 < OPENREG_MAX_ALLOCATION && !openreg_device_is_lost(table->devices[device]), 1)) {
+        struct openreg_cache *const cache = table->devices[device]->cache;
+        openreg_fast_lock_acquire(&cache->lock);
+        const bool is_done = allocate_at_once(cache, size, stream, out);
+        openreg_fast_lock_release(&cache->lock);
+        if (__builtin_expect(is_done, 1))
+            return OPENREG_OK;
+    }
+    return allocate_with_care(device, stream, size, out);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- freeing */
@@ -547,15 +600,13 @@ free_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
     return OPENREG_OK;
 }
 
-openreg_status
-openreg_free(void *ptr)
+static __attribute__((noinline)) openreg_status
+free_with_care(void *ptr)
 {
     OPENREG_INSIDE;
     static const char call[] = "openreg_free";
     openreg_found_range found;
-    if (ptr == NULL)
-        return OPENREG_OK;
-    if (__builtin_expect(!find_range(ptr, &found), 0))
+    if (!find_range(ptr, &found))
         return openreg_reject_address(call, ptr);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
         openreg_observers_block(OPENREG_BLOCK_FREE, ptr, 0, OPENREG_HOST, 0); /* before it is given out again */
@@ -564,14 +615,14 @@ openreg_free(void *ptr)
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
     openreg_block *block = find_live(&found, ptr);
-    if (__builtin_expect(block == NULL, 0)) {
+    if (block == NULL) {
         status = reject_block(&found, call, ptr);
-    } else if (__builtin_expect(block->is_shared, 0)) {
+    } else if (block->is_shared) {
         block->state = OPENREG_BLOCK_SHARED;
         openreg_fast_lock_release(&cache->lock);
         openreg_cache_free_shared(ptr);
         return OPENREG_OK;
-    } else if (__builtin_expect(block->u.used.uses != NULL || (features | block->oversize) != 0, 0)) {
+    } else if (block->u.used.uses != NULL || (features | block->oversize) != 0) {
         status = free_special(cache, block, features);
     } else {
         discount(cache, block);
@@ -579,9 +630,32 @@ openreg_free(void *ptr)
     }
     const bool returns = features != 0 && !LIST_EMPTY(&cache->returning);
     openreg_fast_lock_release(&cache->lock);
-    if (__builtin_expect(returns, 0))
+    if (returns)
         openreg_cache_return(cache);
     return status;
+}
+
+/* As openreg_malloc(): a live block keeps its cache from being closed, until the lock is given back. */
+openreg_status
+openreg_free(void *ptr)
+{
+    openreg_found_range found;
+    if (ptr == NULL)
+        return OPENREG_OK;
+    if (__builtin_expect(find_range(ptr, &found), 1)) {
+        struct openreg_cache *const cache = found.info.device->cache;
+        openreg_fast_lock_acquire(&cache->lock);
+        openreg_block *const block = openreg_features() == 0 ? find_live(&found, ptr) : NULL;
+        const bool is_plain = block != NULL && (block->is_shared | block->oversize) == 0 && block->u.used.uses == NULL;
+        if (__builtin_expect(is_plain, 1)) {
+            discount(cache, block);
+            park(cache, block);
+        }
+        openreg_fast_lock_release(&cache->lock);
+        if (__builtin_expect(is_plain, 1))
+            return OPENREG_OK;
+    }
+    return free_with_care(ptr);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- queries */

@@ -13,10 +13,13 @@
 
 #define OPENREG_MAX_ALLOCATION OPENREG_MEMORY_UNKNOWN
 
-/* For activation.c. NULL if host memory is short. destroy() waits for blocks that still await a stream, and gives every
- * segment back; live blocks must be gone. It leaves the last error alone. */
+/* For activation.c. NULL if host memory is short. empty() waits for blocks that still await a stream, and gives every segment back;
+ * live blocks must be gone. It leaves the last error alone. What is left is for calls that come late, and for free(). A closed
+ * cache gives no block out but to a thread that is inside a call (inside.h): the others begin again, with the table that is
+ * published then. */
 struct openreg_cache *openreg_cache_create(openreg_device *device);
-void openreg_cache_destroy(struct openreg_cache *cache);
+void openreg_cache_set_closed(struct openreg_cache *cache, bool is_closed);
+void openreg_cache_empty(struct openreg_cache *cache);
 
 /* Blocks that are allocated. Those freed and awaiting a stream do not count: the caller holds them no more. */
 int64_t openreg_cache_live_blocks(const struct openreg_cache *cache);

@@ -178,6 +178,7 @@ struct openreg_cache {
     openreg_stream_pools *default_pools; /* of stream 0 */
     openreg_block *unused_blocks;
     int64_t waiting_blocks; /* OPENREG_BLOCK_AWAITING_FREE */
+    bool is_closed;         /* its table is about to go, or has gone */
     openreg_cache_stats stats;
 
     openreg_stream_use *unused_uses;
@@ -339,7 +340,7 @@ openreg_status openreg_cache_give_segments(struct openreg_cache *cache, const ch
                                            openreg_segment_filter filter);
 /* Gives back those of the cache's list `returning`, likewise. */
 void openreg_cache_give_returning(struct openreg_cache *cache, const char *call);
-void openreg_cache_destroy_segments(struct openreg_cache *cache); /* for openreg_cache_destroy(): all of them */
+void openreg_cache_destroy_segments(struct openreg_cache *cache); /* for openreg_cache_empty(): all of them */
 
 /* ---- cache_stream.c; the lock is held ---- */
 
@@ -378,7 +379,7 @@ void openreg_cache_poison(struct openreg_cache *cache, openreg_block *block);
 openreg_status openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call);
 /* Waits for all of them; releases the lock meanwhile. Holds the flush lock. */
 openreg_status openreg_cache_sync_waiting(struct openreg_cache *cache, const char *call);
-void openreg_cache_destroy_streams(struct openreg_cache *cache); /* for openreg_cache_destroy(), after the segments */
+void openreg_cache_destroy_streams(struct openreg_cache *cache); /* for openreg_cache_empty(), after the segments */
 
 /* ---- cache_private.c; the lock is held ---- */
 
@@ -402,7 +403,7 @@ void openreg_cache_note_returning(struct openreg_cache *cache, openreg_segment *
 void openreg_cache_count_segment(struct openreg_cache *cache, openreg_private_pool *pool, int64_t amount);
 /* Frees private pools that are released and have no segment left. */
 void openreg_cache_forget_pools(struct openreg_cache *cache);
-void openreg_cache_destroy_pools(struct openreg_cache *cache); /* for openreg_cache_destroy(), before the streams */
+void openreg_cache_destroy_pools(struct openreg_cache *cache); /* for openreg_cache_empty(), before the streams */
 /* Gives back what has no block in use of `released`, and what is in `returning`. Takes the locks itself, so none is held. Errors are not the caller's. */
 void openreg_cache_return(struct openreg_cache *cache);
 

@@ -421,8 +421,10 @@ openreg_cache_destroy_segments(struct openreg_cache *cache)
 {
     while (!LIST_EMPTY(&cache->segments)) {
         openreg_segment *segment = LIST_FIRST(&cache->segments);
+        openreg_fast_lock_acquire(&cache->lock); /* for calls that have found it, and look at it under the lock */
         LIST_REMOVE(segment, all);
         openreg_address_map_remove(segment->range);
+        openreg_fast_lock_release(&cache->lock);
         (void)free_allocation(cache->device, "openreg_shutdown", segment);
         free_segment(segment); /* its blocks go with their chunks */
     }

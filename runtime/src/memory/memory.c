@@ -61,7 +61,6 @@ describe(const void *ptr, openreg_pointer_info *info)
 openreg_status
 openreg_pointer_get_info(const void *ptr, openreg_pointer_info *inout)
 {
-    OPENREG_INSIDE;
     static const char call[] = "openreg_pointer_get_info";
     if (!openreg_sized_is_valid(inout, OPENREG_POINTER_INFO_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call,

@@ -69,36 +69,36 @@ static openreg_device_table *retired_tables; /* by the holder of the driver lock
 static uint32_t last_generation;             /* likewise */
 
 static void
-destroy_cache(openreg_device *device)
+discard_device(openreg_device *device)
 {
+    if (device == NULL)
+        return;
     if (device->cache != NULL)
-        openreg_cache_destroy(device->cache);
-    device->cache = NULL;
-}
-
-static void
-dismantle_device(openreg_device *device)
-{
-    destroy_cache(device);
+        openreg_cache_empty(device->cache);
     if (device->streams != NULL)
         openreg_stream_set_destroy(device->streams);
-    device->streams = NULL;
+    free(device->cache);
+    free(device);
 }
 
-/* Destroys caches and streams of an unpublished table; retire: keeps the entries for late readers, else frees them. */
+/* Of a table that was never published. */
 static void
-dismantle(openreg_device_table *table, int retire)
+discard(openreg_device_table *table)
+{
+    for (int32_t i = 0; i < table->count; ++i)
+        discard_device(table->devices[i]);
+    free(table);
+}
+
+/* Empties caches and destroys streams of a table that was published; keeps the entries for late readers. */
+static void
+retire(openreg_device_table *table)
 {
     for (int32_t i = 0; i < table->count; ++i) /* all, before a device goes: one may hold markers of another */
-        destroy_cache(table->devices[i]);
+        openreg_cache_empty(table->devices[i]->cache);
     for (int32_t i = 0; i < table->count; ++i) {
-        dismantle_device(table->devices[i]);
-        if (!retire)
-            free(table->devices[i]);
-    }
-    if (!retire) {
-        free(table);
-        return;
+        openreg_stream_set_destroy(table->devices[i]->streams);
+        table->devices[i]->streams = NULL;
     }
     table->retired = retired_tables;
     retired_tables = table;
@@ -117,9 +117,7 @@ add_device(const char *call, openreg_device_table *table, openreg_opened_driver 
         device->streams = openreg_stream_set_create(device, table->generation);
     }
     if (device == NULL || device->cache == NULL || device->streams == NULL) {
-        if (device != NULL)
-            dismantle_device(device);
-        free(device);
+        discard_device(device);
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for device %d of driver \"%s\"", i,
                                  driver->name);
     }
@@ -151,7 +149,7 @@ build(const char *call, openreg_opened_driver *const *drivers, int count, openre
         for (int32_t k = 0; k < drivers[i]->visible.count; ++k) {
             const openreg_status status = add_device(call, table, drivers[i], k);
             if (status != OPENREG_OK) {
-                dismantle(table, 0);
+                discard(table);
                 return status;
             }
         }
@@ -248,6 +246,13 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
     note_count(table != NULL ? table->count : -1);
 }
 
+static void
+set_closed(const openreg_device_table *table, bool are_closed)
+{
+    for (int32_t i = 0; i < table->count; ++i)
+        openreg_cache_set_closed(table->devices[i]->cache, are_closed);
+}
+
 #define PATIENCE_NANOSECONDS 100000000u
 
 /* Puts the table (NULL: none) in the place of the one that is published, unless something of that one is alive, or another thread
@@ -262,9 +267,12 @@ replace_table(const char *call, openreg_device_table *before, openreg_device_tab
     OPENREG_INSIDE;
     if (!openreg_inside_close(PATIENCE_NANOSECONDS))
         return openreg_error_set(OPENREG_E_BUSY, call, "another thread is inside a call that uses the devices");
+    set_closed(before, true);
     const openreg_status status = reject_in_use(call, before); /* what a call has made that ended meanwhile */
     if (status == OPENREG_OK)
         exchange_table(table, decision);
+    else
+        set_closed(before, false);
     openreg_inside_open();
     return status;
 }
@@ -291,7 +299,7 @@ publish(const char *call, openreg_device_table *table, const openreg_decision *d
         exchange_table(table, decision);
     } else {
         OPENREG_RETURN_NOT_OK(replace_table(call, before, table, decision));
-        dismantle(before, 1);
+        retire(before);
     }
     openreg_log(OPENREG_LOG_INFO, "%d device%s, first driver \"%s\"", table->count, table->count == 1 ? "" : "s",
                 decision->drivers[0]->name);
@@ -322,7 +330,7 @@ commit(const char *call, const openreg_decision *decision)
     OPENREG_RETURN_NOT_OK(build(call, drivers, decision->count, &table));
     const openreg_status status = publish(call, table, decision);
     if (status != OPENREG_OK)
-        dismantle(table, 0);
+        discard(table);
     return status;
 }
 
@@ -650,7 +658,7 @@ openreg_shutdown(void)
     const openreg_status status = table != NULL ? replace_table(call, table, NULL, &nothing) : OPENREG_OK;
     if (status == OPENREG_OK) {
         if (table != NULL)
-            dismantle(table, 1);
+            retire(table);
         openreg_driver_open_close_back_to(call, 0);
         reset_failures();
         openreg_candidates_note_change();
