@@ -2,7 +2,8 @@
 """Connects libraries as soon as they are imported: ``OPENREG_CONTRIB=1``, or a list of them.
 
 A program, a notebook or a launcher needs no import of ``torch_openreg.contrib`` then. Programs for CUDA
-(``OPENREG_AS_CUDA=1``) get what they need of it in any case: safetensors has a list of devices' names.
+(``OPENREG_AS_CUDA=1``) get what they need of it in any case: safetensors has a list of devices' names, and DeepSpeed
+compiles kernels.
 Most of these libraries import torch, and so this module, in the middle of their own import; what they are is looked at
 when that has ended.
 """
@@ -24,9 +25,12 @@ from _torch_openreg_device_name import device_name
 
 from torch_openreg import _C
 
-LIBRARIES = ("accelerate", "lightning", "peft", "safetensors", "sentence_transformers", "transformers")
+LIBRARIES = ("accelerate", "deepspeed", "lightning", "peft", "safetensors", "sentence_transformers", "transformers")
 VARIABLE = "OPENREG_CONTRIB"
 _LAUNCHER = "accelerate.commands.launch"
+_FOR_CUDA = {"deepspeed", "safetensors"}
+# Libraries that are connected in the middle of their own import, behind this module: it is used before the end.
+_EARLY = {"deepspeed": "deepspeed.ops.op_builder.builder"}
 
 _logger = logging.getLogger("torch_openreg")
 _lock = threading.RLock()
@@ -87,7 +91,7 @@ def _arrive(name: str) -> None:
             if next_one == _LAUNCHER:
                 _start_all_processes(sys.modules[_LAUNCHER])
             else:
-                importlib.import_module(f"torch_openreg.contrib.{next_one}")
+                importlib.import_module(f"torch_openreg.contrib.{next_one.partition('.')[0]}")
         except Exception as error:
             _logger.warning("%s was not made known to %s: %s", device_name(), next_one, error)
 
@@ -116,7 +120,7 @@ def wanted(text: str | None, as_cuda: bool = False) -> set[str]:
     found = set(LIBRARIES) if "1" in names else names & set(LIBRARIES)
     for name in sorted(names - {"1", *LIBRARIES}):
         _logger.warning("%s: there is no connection to '%s', but to %s.", VARIABLE, name, ", ".join(LIBRARIES))
-    return found | ({"safetensors"} if as_cuda else set()) | ({_LAUNCHER} if "accelerate" in found else set())
+    return found | (_FOR_CUDA if as_cuda else set()) | ({_LAUNCHER} if "accelerate" in found else set())
 
 
 def install(names: Iterable[str]) -> None:
@@ -127,7 +131,7 @@ def install(names: Iterable[str]) -> None:
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    _waiting.update(names)
+    _waiting.update(_EARLY.get(name, name) for name in names)
     for name in sorted(_waiting):
         module = sys.modules.get(name)
         spec = getattr(module, "__spec__", None)

@@ -92,7 +92,7 @@ def test_the_variable(caplog: pytest.LogCaptureFixture) -> None:
     assert _on_import.wanted(None) == _on_import.wanted("0") == set()
     assert _on_import.wanted("1") > set(_on_import.LIBRARIES)
     assert _on_import.wanted(" PEFT, lightning") == {"peft", "lightning"}
-    assert _on_import.wanted("", as_cuda=True) == {"safetensors"}
+    assert _on_import.wanted("", as_cuda=True) == {"deepspeed", "safetensors"}
     with caplog.at_level(logging.WARNING, "torch_openreg"):
         assert _on_import.wanted("keras") == set()
     assert "'keras'" in caplog.text
