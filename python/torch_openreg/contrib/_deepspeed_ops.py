@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DeepSpeed's compiled operators for optimizers, by their names and arguments, over PyTorch's own.
+"""DeepSpeed's compiled operators, by their names and arguments, over PyTorch's own.
 
-Their arithmetic is float32 whatever the tensors are; results are rounded when they are stored. Differences to the
-kernels are those of rounding.
+The optimizers' arithmetic is float32 whatever the tensors are; results are rounded when they are stored. Differences
+to the kernels are those of rounding.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from torch_openreg.contrib import _deepspeed_quantizer as _quantizer
 
 
 def _store(values: tuple[Tensor, ...], places: tuple[Tensor, ...]) -> None:
@@ -225,20 +226,38 @@ def _nothing(*arguments: Any) -> None:
     """Makes or frees what only the compiled operator has."""
 
 
-def _module(**functions: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{name: torch.no_grad()(function) for name, function in functions.items()})
+class _Module:
+    """Stands for the extension that a builder loads."""
+
+    def __init__(self, **functions: Any) -> None:
+        for name, function in functions.items():
+            setattr(self, name, torch.no_grad()(function))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"'{name}' is compiled code of DeepSpeed's, for which torch_openreg has nothing in Python")
 
 
 OPS = {
-    "fused_adam": _module(multi_tensor_adam=_multi_tensor_adam),
-    "fused_lion": _module(multi_tensor_lion=_multi_tensor_lion),
-    "fused_lamb": _module(lamb=_lamb),
-    "cpu_adam": _module(
+    "fused_adam": _Module(multi_tensor_adam=_multi_tensor_adam),
+    "fused_lion": _Module(multi_tensor_lion=_multi_tensor_lion),
+    "fused_lamb": _Module(lamb=_lamb),
+    "cpu_adam": _Module(
         create_adam=_create_adam,
         destroy_adam=lambda number: _decoupled.pop(number, None),
         adam_update=_adam_update,
         adam_rollback=_adam_rollback,
     ),
-    "cpu_lion": _module(create_lion=_nothing, destroy_lion=_nothing, lion_update=_lion_update),
-    "cpu_adagrad": _module(create_adagrad=_nothing, destroy_adagrad=_nothing, adagrad_update=_adagrad_update),
+    "cpu_lion": _Module(create_lion=_nothing, destroy_lion=_nothing, lion_update=_lion_update),
+    "quantizer": _Module(
+        quantize=_quantizer.quantize,
+        dequantize=_quantizer.dequantize,
+        dequantize_fp32=_quantizer.dequantize_fp32,
+        dequantize_int4_to_half_experimental=_quantizer.dequantize_int4_to_half_experimental,
+        dequantize_int8_to_half_experimental=_quantizer.dequantize_int8_to_half_experimental,
+        swizzle_quant=_quantizer.swizzle_quant,
+        quantized_reduction=_quantizer.quantized_reduction,
+    ),
+    "cpu_adagrad": _Module(create_adagrad=_nothing, destroy_adagrad=_nothing, adagrad_update=_adagrad_update),
 }
+for _name in ("Symmetric", "Asymmetric"):
+    setattr(OPS["quantizer"], _name, _quantizer.QuantizationType[_name])

@@ -29,8 +29,8 @@ LIBRARIES = ("accelerate", "deepspeed", "lightning", "peft", "safetensors", "sen
 VARIABLE = "OPENREG_CONTRIB"
 _LAUNCHER = "accelerate.commands.launch"
 _FOR_CUDA = {"deepspeed", "safetensors"}
-# Libraries that are connected in the middle of their own import, behind this module: it is used before the end.
-_EARLY = {"deepspeed": "deepspeed.ops.op_builder.builder"}
+# Modules of libraries that are connected in the middle of their own import, behind these: they are used before its end.
+_EARLY = {"deepspeed.ops.op_builder.builder": "deepspeed", "op_builder.builder": "deepspeed"}
 
 _logger = logging.getLogger("torch_openreg")
 _lock = threading.RLock()
@@ -91,7 +91,9 @@ def _arrive(name: str) -> None:
             if next_one == _LAUNCHER:
                 _start_all_processes(sys.modules[_LAUNCHER])
             else:
-                importlib.import_module(f"torch_openreg.contrib.{next_one.partition('.')[0]}")
+                connection = importlib.import_module(f"torch_openreg.contrib.{_EARLY.get(next_one, next_one)}")
+                if next_one in _EARLY:
+                    connection.extend()
         except Exception as error:
             _logger.warning("%s was not made known to %s: %s", device_name(), next_one, error)
 
@@ -131,7 +133,8 @@ def install(names: Iterable[str]) -> None:
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    _waiting.update(_EARLY.get(name, name) for name in names)
+    chosen = set(names)
+    _waiting.update(chosen - set(_EARLY.values()), (module for module, name in _EARLY.items() if name in chosen))
     for name in sorted(_waiting):
         module = sys.modules.get(name)
         spec = getattr(module, "__spec__", None)

@@ -13,7 +13,7 @@ import functools
 import sys
 from typing import Any
 
-import deepspeed.ops.op_builder.builder as _builder
+import deepspeed.ops.op_builder.builder  # noqa: F401
 from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator as _Accelerator
 
 from torch_openreg.contrib import _deepspeed_ops
@@ -21,8 +21,7 @@ from torch_openreg.contrib._replacements import Connection
 
 __all__ = ["disable", "enable", "is_enabled"]
 
-_real_load = _builder.OpBuilder.load
-_real_is_compatible = _builder.CUDAOpBuilder.is_compatible
+_BUILDERS = ("deepspeed.ops.op_builder.builder", "op_builder.builder")  # the second one in a clone of the repository
 
 
 def _is_wanted() -> bool:
@@ -31,31 +30,44 @@ def _is_wanted() -> bool:
     return connection.is_on and as_cuda is not None and bool(as_cuda.is_enabled())
 
 
-@functools.wraps(_real_load)
-def _load(self: Any, verbose: bool = False) -> Any:
-    if _is_wanted() and self.name in _deepspeed_ops.OPS:
-        return _deepspeed_ops.OPS[self.name]
-    return _real_load(self, verbose)
+def _replace_builders(replaced: Connection, module: Any) -> None:
+    real_load, real_is_compatible = module.OpBuilder.load, module.CUDAOpBuilder.is_compatible
 
+    @functools.wraps(real_load)
+    def load(self: Any, verbose: bool = False) -> Any:
+        if _is_wanted() and self.name in _deepspeed_ops.OPS:
+            return _deepspeed_ops.OPS[self.name]
+        return real_load(self, verbose)
 
-@functools.wraps(_real_is_compatible)
-def _is_compatible(self: Any, verbose: bool = False) -> bool:
-    if not _is_wanted():
-        return bool(_real_is_compatible(self, verbose))
-    is_known = self.name in _deepspeed_ops.OPS
-    self.error_log = None if is_known else f"'{self.name}' is a kernel for CUDA, which torch_openreg doesn't run."
-    return is_known
+    @functools.wraps(real_is_compatible)
+    def is_compatible(self: Any, verbose: bool = False) -> bool:
+        if not _is_wanted():
+            return bool(real_is_compatible(self, verbose))
+        is_known = self.name in _deepspeed_ops.OPS
+        self.error_log = None if is_known else f"'{self.name}' is a kernel for CUDA, which torch_openreg doesn't run."
+        return is_known
+
+    replaced.set(module.OpBuilder, "load", load)
+    replaced.set(module.CUDAOpBuilder, "is_compatible", is_compatible)
 
 
 def _replace(replaced: Connection) -> None:
-    def answering(name: str, answer: bool) -> None:
+    def answer(name: str, value: bool) -> None:
         real = getattr(_Accelerator, name)
-        replaced.set(_Accelerator, name, lambda self: answer if _is_wanted() else real(self))
+        replaced.set(_Accelerator, name, lambda self: value if _is_wanted() else real(self))
 
-    replaced.set(_builder.OpBuilder, "load", _load)
-    replaced.set(_builder.CUDAOpBuilder, "is_compatible", _is_compatible)
-    answering("is_fp16_supported", True)  # by the capability, which is (1, 0) without a persona
-    answering("is_triton_supported", False)  # likewise, and an A100 would have it
+    for builders in _BUILDERS:
+        if builders in sys.modules:
+            _replace_builders(replaced, sys.modules[builders])
+    answer("is_fp16_supported", True)  # DeepSpeed asks the capability, which is (1, 0) without a persona
+    answer("is_triton_supported", False)  # likewise, and an A100 has it
+
+
+def extend() -> None:
+    """Replaces again: further modules of DeepSpeed have been imported."""
+    if connection.is_on:
+        disable()
+        enable()
 
 
 connection = Connection("deepspeed", _replace)
