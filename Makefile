@@ -145,7 +145,7 @@ nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shi
 
 client-suites: build $(CLIENTS)
 	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt -r requirements-clients-more.txt
-	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py tests/python/clients/test_large_clients.py
+	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py tests/python/clients/test_large_clients.py tests/python/clients/test_deepspeed.py
 
 distributed-suite: build
 	python tests/distributed_suite/run.py $(SUITE)
