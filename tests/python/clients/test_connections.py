@@ -34,7 +34,8 @@ print(transformers.pipeline("text-generation", spread, tokenizer=tokenizer).devi
 def test_libraries_take_the_device(script: Any, first: str) -> None:
     pytest.importorskip("sentence_transformers")
     done = script(ALL.format(first=first), OPENREG_CONTRIB="1")
-    assert done.stdout.splitlines() == ["openreg:0 openreg:0 openreg:0", "openreg:1"]
+    lines = done.stdout.splitlines()[-2:]  # behind DeepSpeed's own, if that is installed
+    assert lines == ["openreg:0 openreg:0 openreg:0", "openreg:1"]
 
 
 FILES = """
