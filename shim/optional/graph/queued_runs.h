@@ -14,8 +14,8 @@ namespace c10::openreg {
 
 struct QueuedRun {
   struct Destroy {
-    void operator()(openreg_graph_exec exec) const noexcept {
-      (void)openreg_graph_exec_destroy(exec); // on a lost device, too
+    void operator()(openreg_graph_exec_s* made) const noexcept {
+      (void)openreg_graph_exec_destroy(made); // on a lost device, too
     }
   };
 
