@@ -7,17 +7,22 @@
 #include <torch/csrc/utils/python_numbers.h>
 
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "shim/optional/distributed/collective_results.h"
 #include "shim/optional/distributed/collectives.h"
 #include "shim/optional/distributed/driver_collectives.h"
+#include "shim/optional/distributed/host_backend.h"
 #include "shim/optional/distributed/staged_backend.h"
 
 namespace torch_openreg {
 
 namespace py = pybind11;
 using c10::openreg::DriverBackend;
+using c10::openreg::HostBackend;
 using c10::openreg::StagedBackend;
 
 namespace {
@@ -31,6 +36,29 @@ c10::intrusive_ptr<Class> held_by(PyObject* object, const char* what) {
   return handle.cast<c10::intrusive_ptr<Class>>();
 }
 
+// A backend of torch.distributed, or a gloo that is made at its first use.
+HostBackend host_backend(PyObject* object) {
+  const py::handle handle(object);
+  if (py::isinstance<HostBackend>(handle)) {
+    return handle.cast<HostBackend>();
+  }
+  return held_by<c10d::Backend>(object, "a backend of torch.distributed");
+}
+
+// `make(timeout)` is a function of Python. A group that is left to the end of the process may outlive the interpreter.
+HostBackend late_gloo(int rank, int size, std::chrono::milliseconds timeout, py::function make) {
+  const std::shared_ptr<py::function> kept(new py::function(std::move(make)), [](py::function* function) {
+    if (Py_IsInitialized() != 0) {
+      const py::gil_scoped_acquire gil;
+      delete function;
+    }
+  });
+  return {rank, size, timeout, [kept](std::chrono::milliseconds current) {
+            const py::gil_scoped_acquire gil;
+            return (*kept)(current).cast<c10::intrusive_ptr<c10d::Backend>>();
+          }};
+}
+
 PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject* object = nullptr;
@@ -38,9 +66,9 @@ PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* arguments) {
   if (PyArg_ParseTuple(arguments, "O|O", &object, &backend) == 0) {
     return nullptr;
   }
-  c10::intrusive_ptr<c10d::Backend> own;
+  std::optional<HostBackend> own;
   if (backend != Py_None) {
-    own = held_by<c10d::Backend>(backend, "a backend of torch.distributed");
+    own = host_backend(backend);
   }
   auto group = held_by<c10d::ProcessGroup>(object, "a torch.distributed.ProcessGroup");
   {
@@ -53,8 +81,7 @@ PyObject* _serveProcessGroup(PyObject* /*self*/, PyObject* arguments) {
 
 PyObject* _stagedBackend(PyObject* /*self*/, PyObject* object) {
   HANDLE_TH_ERRORS
-  auto host = held_by<c10d::Backend>(object, "a backend of torch.distributed");
-  return py::cast(c10::make_intrusive<StagedBackend>(std::move(host))).release().ptr();
+  return py::cast(c10::make_intrusive<StagedBackend>(host_backend(object))).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -94,11 +121,15 @@ PyMethodDef methods[] = {
 PYBIND11_MODULE(_C_distributed, m) {
   namespace py = pybind11;
   using torch_openreg::DriverBackend;
+  using torch_openreg::HostBackend;
   using torch_openreg::StagedBackend;
   py::class_<StagedBackend, c10d::Backend, c10::intrusive_ptr<StagedBackend>>(m, "_StagedBackend")
       .def_property_readonly("options", &StagedBackend::getBackendOptions)
       .def("_set_default_timeout", &StagedBackend::setTimeout, py::arg("timeout"))
       .def("perform_nocolor_split", [](StagedBackend& /*self*/, const py::object& /*device*/) {});
+  py::class_<HostBackend>(m, "_LateGloo")
+      .def(py::init(&torch_openreg::late_gloo))
+      .def("connect", &HostBackend::connect);
   py::class_<DriverBackend, StagedBackend, c10::intrusive_ptr<DriverBackend>>(m, "_DriverBackend");
   if (PyModule_AddFunctions(m.ptr(), torch_openreg::methods) != 0) {
     throw pybind11::error_already_set();

@@ -15,6 +15,7 @@ import functools
 import os
 import resource
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -41,14 +42,22 @@ def _create(options: Any, backend_options: Any) -> Any:
         raise RuntimeError(f"The backend '{_BACKEND}' needs gloo, which this build of torch does not have.")
     from torch.distributed import ProcessGroupGloo
 
-    gloo = ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
-    # Of the default group it is empty, which gloo's split() doesn't expect of every group.
-    gloo.options.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))
-    gloo.options.group_name = options.group_id
-    gloo._set_sequence_number_for_group()
     from torch_openreg import _C_distributed
+    from torch_openreg._integration import late_groups
 
-    return _C_distributed._staged_backend(gloo)
+    name, rank, size, ranks = options.group_id, options.group_rank, options.group_size, options.global_ranks_in_group
+    store = options.store
+
+    def connect(timeout: timedelta) -> Any:
+        # With a client of the store of its own where groups connect side by side: it waits there for the others.
+        gloo = ProcessGroupGloo(store.clone() if ranks else store, rank, size, timeout=timeout)
+        # Of the default group it is empty, which gloo's split() doesn't expect of every group.
+        gloo.options.global_ranks_in_group = ranks or list(range(size))
+        gloo.options.group_name = name
+        gloo._set_sequence_number_for_group()
+        return gloo
+
+    return _C_distributed._staged_backend(late_groups.make(name, ranks, rank, options.timeout, connect))
 
 
 def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +76,7 @@ def _serving(make: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(group, torch.distributed.ProcessGroup):  # else this rank is not in it
                 from torch_openreg import _C_distributed
 
-                _C_distributed._serve_process_group(group, _own_gloo(group, made[1]))
+                _C_distributed._serve_process_group(group, _own_gloo(group, made[1], ranks))
         return made
 
     return new_process_group
@@ -101,21 +110,25 @@ def _are_descriptors_used_up(limit: int) -> bool:
         return True
 
 
-def _own_gloo(group: Any, store: Any) -> Any:
+def _own_gloo(group: Any, store: Any, ranks: list[int]) -> Any:
     """Makes a second gloo for a group where openreg would share the CPU's.
 
     gloo matches calls by their number, so threads that use one for both kinds of tensors, in orders that differ between
     ranks, would take each other's data. Network devices, the number of threads and the timeout are those of the first.
-    Ranks are connected at once: where gloo connects them later, ``irecv()`` waits for the peer's ``isend()``.
+    All ranks connect at once, at the first use by one: where gloo connects two at their first message, ``irecv()``
+    waits for the peer's ``isend()``.
 
     Args:
         group: A process group of torch.distributed.
         store: Where the group's ranks meet.
+        ranks: Those of the default group that it has; none: it is the default group.
 
     Returns:
-        The gloo; None where none is needed.
+        The gloo, or one that connects at its first use; None where none is needed.
     """
     from torch.distributed import PrefixStore, ProcessGroupGloo, distributed_c10d
+
+    from torch_openreg._integration import late_groups
 
     types = {device.type for device in group._device_types}
     if "cpu" not in types:
@@ -127,12 +140,17 @@ def _own_gloo(group: Any, store: Any) -> Any:
     if _DEVICE in types and group._get_backend(torch.device(_DEVICE)) is not cpu:
         return None
     prefix = f"own gloo of {_DEVICE}"
-    own = ProcessGroupGloo(PrefixStore(prefix, store), group.rank(), group.size(), gloo.options)
-    if gloo is cpu:
-        return own
-    return distributed_c10d._create_process_group_wrapper(
-        own, prefix, store, group.rank(), group.size(), gloo.options._timeout
-    )
+    rank, size = group.rank(), group.size()
+    is_compared, options = gloo is not cpu, gloo.options
+
+    def connect(_: timedelta) -> Any:
+        own_store = store.clone() if ranks else store
+        own = ProcessGroupGloo(PrefixStore(prefix, own_store), rank, size, options)
+        if not is_compared:
+            return own
+        return distributed_c10d._create_process_group_wrapper(own, prefix, own_store, rank, size, options._timeout)
+
+    return late_groups.make(f"{group.group_name} {prefix}", ranks, rank, options._timeout, connect)
 
 
 def _is_the_accelerator() -> bool:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "shim/optional/distributed/driver_collectives.h"
@@ -52,8 +53,7 @@ c10::intrusive_ptr<c10d::Backend> gloo_for(
 }
 
 // A group without a store has no place where the ranks of a driver's communicators could meet.
-c10::intrusive_ptr<c10d::Backend> backend_over(
-    const c10::intrusive_ptr<c10d::Backend>& host, const c10::intrusive_ptr<c10d::Store>& store) {
+c10::intrusive_ptr<c10d::Backend> backend_over(const HostBackend& host, const c10::intrusive_ptr<c10d::Store>& store) {
   if (store != nullptr && driver_collectives_are_wanted()) {
     return c10::make_intrusive<DriverBackend>(host, store);
   }
@@ -62,7 +62,7 @@ c10::intrusive_ptr<c10d::Backend> backend_over(
 
 } // namespace
 
-void serve_process_group(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Backend>& own) {
+void serve_process_group(c10d::ProcessGroup& group, const std::optional<HostBackend>& own) {
   static std::mutex lock;
   const std::lock_guard<std::mutex> guard(lock);
   using Type = c10d::ProcessGroup::BackendType;
@@ -76,7 +76,7 @@ void serve_process_group(c10d::ProcessGroup& group, const c10::intrusive_ptr<c10
   if (host == nullptr) {
     return;
   }
-  auto staged = backend_over(own != nullptr ? own : host, group.getStore());
+  auto staged = backend_over(own.has_value() ? *own : HostBackend(host), group.getStore());
   staged->setBoundDeviceId(group.getBoundDeviceId());
   group.setBackend(kOpenreg, Type::CUSTOM, staged);
   if (gloo_for(group, devices, c10::DeviceType::CUDA) == host) {

@@ -108,7 +108,7 @@ bool driver_collectives_are_wanted() {
   return switch_variable("OPENREG_COMM", false);
 }
 
-DriverBackend::DriverBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store)
+DriverBackend::DriverBackend(HostBackend host, c10::intrusive_ptr<c10d::Store> store)
     : StagedBackend(std::move(host)),
       communicators_(c10::make_intrusive<c10d::PrefixStore>("openreg_comm", std::move(store)), getRank(), getSize()) {}
 
@@ -152,7 +152,7 @@ c10::intrusive_ptr<Work> DriverBackend::launch(std::vector<Call> calls, bool is_
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
   const auto device = calls.front().used.front().device();
   const auto set = calls.front().timeout;
-  const auto timeout = set == c10d::kUnsetTimeout || set == kNoTimeout ? getBackendOptions()->timeout : set;
+  const auto timeout = set == c10d::kUnsetTimeout || set == kNoTimeout ? this->timeout() : set;
   const bool is_of_two = !is_block && calls.front().peer >= 0;
   const auto operation = is_block ? OpType::COALESCED : calls.front().operation;
   std::vector<at::Tensor> results;

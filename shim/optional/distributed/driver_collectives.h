@@ -30,7 +30,7 @@ TORCH_OPENREG_API bool driver_collectives_are_wanted();
 //                  moved; what can't be reduced is TypeError, and bit operations and premultiplied sums NotImplementedError.
 class TORCH_OPENREG_API DriverBackend final : public StagedBackend {
  public:
-  DriverBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store);
+  DriverBackend(HostBackend host, c10::intrusive_ptr<c10d::Store> store);
   ~DriverBackend() override;
 
   c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;

@@ -183,8 +183,7 @@ c10::intrusive_ptr<Work> plan_for(const c10::Device& device, int rank, std::chro
 
 // What a plan of faults makes of a collective on the device; null: nothing.
 c10::intrusive_ptr<Work> StagedBackend::planned(const c10::Device& device) {
-  return C10_LIKELY(openreg_is_instrumented() == 0) ? nullptr
-                                                    : plan_for(device, getRank(), host_->getBackendOptions()->timeout);
+  return C10_LIKELY(openreg_is_instrumented() == 0) ? nullptr : plan_for(device, getRank(), timeout());
 }
 
 // Between startCoalescing() and endCoalescing() a work is kept for the block's.
@@ -237,22 +236,19 @@ c10::intrusive_ptr<Work> StagedBackend::from_to(
       operation);
 }
 
-StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> host)
-    : Backend(host->getRank(), host->getSize()),
-      host_(std::move(host)),
-      last_part_(c10::intrusive_ptr<Backend>()) {
-  pg_uid_ = host_->getGroupUid(); // of a group that has its name already
-  pg_desc_ = host_->getGroupDesc();
+StagedBackend::StagedBackend(HostBackend host)
+    : Backend(host.rank(), host.size()),
+      last_part_(c10::intrusive_ptr<Backend>()),
+      host_(std::move(host)) {
+  if (const auto* const known = host_.known()) { // of a group that has its name already
+    pg_uid_ = known->getGroupUid();
+    pg_desc_ = known->getGroupDesc();
+  }
   init();
 }
 
-StagedBackend::~StagedBackend() {
-  const WaitScope waiting;
-  host_.reset();
-}
-
 const std::string StagedBackend::getBackendName() const {
-  return device_name() + "_" + host_->getBackendName();
+  return device_name() + "_gloo";
 }
 
 c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
@@ -587,12 +583,18 @@ void StagedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool w
   host_->monitoredBarrier(options, wait_for_all);
 }
 
+std::chrono::milliseconds StagedBackend::timeout() const {
+  return host_.timeout();
+}
+
 void StagedBackend::setTimeout(std::chrono::milliseconds timeout) {
-  host_->setTimeout(timeout);
+  host_.set_timeout(timeout);
 }
 
 void StagedBackend::setSequenceNumberForGroup() {
-  host_->setSequenceNumberForGroup();
+  if (auto* const known = host_.known()) { // else whoever makes it does
+    known->setSequenceNumberForGroup();
+  }
 }
 
 uint64_t StagedBackend::getSequenceNumberForGroup() {
@@ -601,7 +603,7 @@ uint64_t StagedBackend::getSequenceNumberForGroup() {
 
 void StagedBackend::setGroupUid(const std::string& uid) {
   Backend::setGroupUid(uid);
-  host_->setGroupUid(uid);
+  host_.set_uid(uid);
 }
 
 void StagedBackend::enableCollectivesTiming() {
@@ -609,19 +611,25 @@ void StagedBackend::enableCollectivesTiming() {
 }
 
 c10d::ErrorType StagedBackend::getError() {
-  return host_->getError();
+  auto* const known = host_.known();
+  return known != nullptr ? known->getError() : c10d::ErrorType::SUCCESS;
 }
 
 bool StagedBackend::supportsSplitting() const {
-  return host_->supportsSplitting();
+  const auto* const known = host_.known();
+  return known == nullptr || known->supportsSplitting(); // gloo can
 }
 
 void StagedBackend::abort() {
-  host_->abort();
+  if (auto* const known = host_.known()) {
+    known->abort();
+  }
 }
 
 void StagedBackend::shutdown() {
-  host_->shutdown();
+  if (auto* const known = host_.known()) {
+    known->shutdown();
+  }
 }
 
 } // namespace c10::openreg

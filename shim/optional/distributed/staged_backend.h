@@ -5,12 +5,14 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "shim/base/export.h"
+#include "shim/optional/distributed/host_backend.h"
 #include "shim/optional/distributed/queued_work.h"
 #include "shim/optional/distributed/staged_work.h"
 
@@ -25,8 +27,7 @@ class TORCH_OPENREG_API StagedBackend : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<Tensors>;
 
-  explicit StagedBackend(c10::intrusive_ptr<c10d::Backend> host);
-  ~StagedBackend() override; // without the GIL: gloo waits for its threads there, which may want it
+  explicit StagedBackend(HostBackend host);
 
   const std::string getBackendName() const override;
   c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
@@ -69,7 +70,7 @@ class TORCH_OPENREG_API StagedBackend : public c10d::Backend {
 
   c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& options) override;
 
-  // As the host's.
+  // As the host's. What only describes the group is answered without making it.
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
   void setTimeout(std::chrono::milliseconds timeout) override;
@@ -89,6 +90,8 @@ class TORCH_OPENREG_API StagedBackend : public c10d::Backend {
       const c10::intrusive_ptr<Options>& options) override;
 
  protected:
+  std::chrono::milliseconds timeout() const;
+
   // Of a block outside a capture.
   virtual void start_block();
   virtual c10::intrusive_ptr<Work> end_block();
@@ -129,7 +132,6 @@ class TORCH_OPENREG_API StagedBackend : public c10d::Backend {
       c10d::OpType operation = c10d::OpType::UNKNOWN,
       bool has_complex = true); // gloo takes complex numbers
 
-  c10::intrusive_ptr<c10d::Backend> host_; // another one never
   CommunicationStreams streams_;
   std::mutex block_lock_; // of what follows
   bool is_in_block_ = false;
@@ -137,6 +139,7 @@ class TORCH_OPENREG_API StagedBackend : public c10d::Backend {
   std::mutex split_lock_;  // of what follows
   std::string last_split_; // the name of the group that was split off last, and its backend
   c10::weak_intrusive_ptr<Backend> last_part_;
+  const HostBackend host_; // ends before what its threads may use
 };
 
 } // namespace c10::openreg
