@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-_LONG = timedelta(days=1)
+_LONG = timedelta(days=3650)  # a process may use a group for the first time after days
 _STOP = ""  # instead of a group's name
 _END = 5.0  # seconds that the end of a process waits for what others have asked it for
 

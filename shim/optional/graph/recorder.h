@@ -18,7 +18,8 @@ namespace c10::openreg {
 constexpr c10::DispatchKey kCapture = c10::DispatchKey::Fake;
 
 // What a node is called without.
-inline const c10::DispatchKeySet kAboveNodes = kAboveKernels | c10::DispatchKeySet({c10::DispatchKey::Python, kCapture});
+inline const c10::DispatchKeySet kAboveNodes =
+    kAboveKernels | c10::DispatchKeySet({c10::DispatchKey::Python, kCapture});
 
 // Registers the fallback. Once.
 void register_recorder();
