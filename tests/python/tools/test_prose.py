@@ -6,19 +6,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# Files and folders that are held to it; add what you have edited. Generated pages, as docs/c-api.md, stay out.
-CLEAN = (
-    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md"),
-    *("docs/writing-a-driver.md", "docs/driver-abi.md", "docs/distributed.md", "docs/graphs.md", "docs/memory.md"),
-    *("docs/testing-with-openreg.md", "docs/client-libraries.md", "docs/choosing-devices.md"),
-    *("docs/verifying-a-driver.md", "docs/laboratory.md", "docs/finding-races.md", "docs/operators.md"),
-    "docs/performance.md",
-)
+# Files and folders that are held to it; add those that you have edited.
+CLEAN = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs")
 # Where such a word is right: the file and the words found, with the reason.
 EXCEPTIONS = {
     ("docs/verifying-a-driver.md", "given back"): "quotes driver.h",
     ("docs/verifying-a-driver.md", "has passed"): "quotes driver.h",
     ("docs/verifying-a-driver.md", "be of another"): "quotes driver.h",
+    ("docs/python-api.md", "is of another"): "quotes a docstring of torch.openreg",
 }
 
 BE = r"(?:is|are|was|were|be|been|being)"
