@@ -50,8 +50,7 @@ def prose(path: Path) -> str:
 def test_words(root: Path) -> None:
     found = []
     for name in CLEAN:
-        held = root / name
-        for path in sorted(held.rglob("*")) if held.is_dir() else [held]:
+        for path in sorted((root / name).rglob("*")) or [root / name]:
             if path.suffix == ".md" or path.suffix in SOURCES:
                 text, page = prose(path), str(path.relative_to(root))
                 for hit in WORDS.finditer(text):
