@@ -275,7 +275,7 @@ times_run_forwards(check_context *c)
 
 static const check_case cases[] = {
     {"event.query", "event_create", 0,
-     "event_query(): 1 if the latest record has been passed, with the last byte of the work in front of it.",
+     "event_query(): 1 if the latest record is complete, with the last byte of the work in front of it.",
      "Complete the event in the queue, behind the work; submit what is collected, so that it ends by itself.",
      query_sees_the_last_byte},
     {"event.query_pending", "event_create stream_create host_func", CHECK_GATE,

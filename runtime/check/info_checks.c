@@ -239,7 +239,7 @@ static const check_case cases[] = {
     {"info.fields", "device_info", 0,
      "device_info(): min_alignment is 0 or a power of two, priority_high numerically least, the name NUL-terminated.",
      "Lesser numbers are more urgent, as in CUDA.", fields_are_sound},
-    {"info.size", "device_info", 0, "Whoever fills a structure in writes no byte beyond the size that it is given.",
+    {"info.size", "device_info", 0, "A driver that fills in a structure writes no byte beyond its struct_size.",
      "Fill a structure of your own and copy the smaller of both sizes; struct_size stays.", structure_keeps_its_size},
     {"info.devices", "device_info", CHECK_TWO_DEVICES, "A UUID names one device; all zero if unknown.",
      "A slot that looks at device 0, or at the vendor's current one, in place of its argument.", devices_differ},

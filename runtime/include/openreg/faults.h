@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/faults.h: failures of devices, on purpose: what a program does when memory runs out, work fails, or a device
- * or a peer is gone. Part of the C API: the rules of openreg.h on errors, threads and start hold here. Not promised: it
+/* openreg/faults.h: injected failures of devices, to test how a program handles them: memory runs out, work fails, a device
+ * or a peer is lost. Part of the C API: the rules of openreg.h on errors, threads and start hold here. Not stable: it
  * is version 0, and may change in any release. Valid C11 and C++17.
  *
  *   openreg_faults faults;
@@ -9,28 +9,28 @@
  *   openreg_faults_end(faults);
  *
  * A plan is also the option `faults` of a driver, for its own devices, from open() to close(): OPENREG_SIM_FAULTS for
- * the simulated ones, OPENREG_<NAME>_FAULTS for any other driver. A layer acts it out between the runtime and the driver,
- * which isn't reported. Without a plan there is no such layer.
+ * the simulated ones, OPENREG_<NAME>_FAULTS for any other driver. A layer between the runtime and the driver injects the
+ * faults; it appears in no report. Without a plan there is no such layer.
  *
  * A plan is a list of faults, separated by ";", each of words in this order:
  *   [openreg:N] [WHAT] ACTION [at [WHAT] N | after N [WHAT] | P%] [of WHAT]
- *   openreg:N   on this device alone, else on all
- *   WHAT        which calls are counted and hit: copies, fills, kernels, functions (of the host), work (all four),
- *               operators (that PyTorch runs, and kernels), records, waits (the host's), calls (work, records, waits
- *               and segments), allocations (that a program asks for), segments (that the allocator asks the driver
- *               for), collectives; or the name of an operator or kernel, "aten::mm". "op" is short for operators; the
- *               singular is as good.
- *   at N        the N-th of them, once; after N: each one behind the N-th; P%: each one with that probability,
+ *   openreg:N   on this device only; without it, on all
+ *   WHAT        which calls are counted and hit: copies, fills, kernels, functions (host functions), work (all four),
+ *               operators (that PyTorch runs, and kernels), records, waits (of the host), calls (work, records, waits
+ *               and segments), allocations (requested by the program), segments (requested from the driver by the
+ *               allocator), collectives; or the name of an operator or kernel, "aten::mm". "op" is short for operators;
+ *               the singular works too.
+ *   at N        hits the N-th call, once; after N: each one behind the N-th; P%: each one with that probability,
  *               which follows the seed; nothing: each one
  *   ACTION      lost     the call fails with OPENREG_E_DEVICE_LOST, and with it all others of the device (calls)
  *               nomem    there is no memory (allocations, or segments, of which the allocator survives one)
  *               error    the work is not done, and the next query or wait of that stream, or wait of the device, fails
- *                        with OPENREG_E_INTERNAL; an operator that the host runs is done and reported likewise
- *                        (operators, work or one of its parts)
- *               ecc      one byte that was copied is wrong, and that is reported as for `error` (copies)
+ *                        with OPENREG_E_INTERNAL; an operator that the host runs is done, but the error is reported all
+ *                        the same (operators, work or one of its parts)
+ *               ecc      one copied byte is wrong, and an error is reported as for `error` (copies)
  *               corrupt  one copied byte is wrong, and no error is reported (copies)
  *               slow Fx  takes F times as long (copies)
- *               peer dies, peer silent   a collective fails at once, or does so after its group's timeout (collectives)
+ *               peer dies, peer silent   a collective fails at once, or after its group's timeout (collectives)
  * "seed N" as an item of its own is the seed of the probabilities and of which byte is hit; without it that is
  * OPENREG_SIM_SEED, else 0. So a plan hits the same calls in each run of a program that makes the same calls. */
 #ifndef OPENREG_FAULTS_H
@@ -42,7 +42,7 @@
 extern "C" {
 #endif
 
-/* Adds a plan for all devices; several may be at work, and each counts for itself. Needs no device.
+/* Adds a plan for all devices. Several plans may be active; each counts calls on its own. Needs no device.
  * Errors: OPENREG_E_INVALID (not a plan: the text names the word), OPENREG_E_NOMEM. */
 OPENREG_WARN_UNUSED static inline openreg_status
 openreg_faults_begin(const char *plan, openreg_faults *out)
@@ -51,7 +51,7 @@ openreg_faults_begin(const char *plan, openreg_faults *out)
     return lab != NULL ? lab->faults_begin(plan, out) : OPENREG_E_INCOMPATIBLE;
 }
 
-/* Ends it. Devices that it has lost, and nothing else, are usable again; an error that no call has reported is
+/* Ends a plan. Devices that it made lost, and no others, are usable again; an error that no call has reported is
  * forgotten. NULL is accepted. Never fails. */
 static inline void
 openreg_faults_end(openreg_faults faults)
@@ -61,7 +61,7 @@ openreg_faults_end(openreg_faults faults)
         lab->faults_end(faults);
 }
 
-/* How often its faults have hit. 0 for NULL. */
+/* How often the plan's faults have hit. 0 for NULL. */
 static inline uint64_t
 openreg_faults_hits(openreg_faults faults)
 {
@@ -73,8 +73,8 @@ openreg_faults_hits(openreg_faults faults)
 #define OPENREG_PEER_DIES 1
 #define OPENREG_PEER_IS_SILENT 2
 
-/* For who runs collectives, of which this counts one: what its peer does (OPENREG_PEER_*). `device` is where the tensors
- * are, or OPENREG_HOST. Never fails. */
+/* For libraries that run collectives. Counts one, and returns what its peer does (OPENREG_PEER_*). `device` is where the
+ * tensors are, or OPENREG_HOST. Never fails. */
 static inline int32_t
 openreg_faults_of_collective(int32_t device)
 {
@@ -82,8 +82,8 @@ openreg_faults_of_collective(int32_t device)
     return lab != NULL ? lab->faults_of_collective(device) : OPENREG_PEER_OK;
 }
 
-/* For who runs operators on the host in a device's memory: one has ended on the stream. Never fails: what a fault makes of
- * it is reported by the stream. `name` is the operator's, "aten::mm". */
+/* For libraries that run operators on the host in a device's memory: one has ended on the stream. Never fails: the stream
+ * reports the error of a fault. `name` is the operator's, "aten::mm". */
 static inline void
 openreg_operator_ended(int32_t device, openreg_stream stream, const char *name)
 {

@@ -4,24 +4,24 @@
  *
  *   const openreg_graph_table *graph = table->extension(instance, OPENREG_GRAPH_NAME, OPENREG_GRAPH_VERSION);
  *
- * NULL: the driver has none; the runtime then records the calls itself (openreg/graphs.h), and a driver without the
- * extension loses speed alone. driver.h's rules on threads, devices, errors, loss and ownership hold here too, with these:
+ * NULL: the driver has none; the runtime then records the calls itself (openreg/graphs.h), and only speed is lost.
+ * driver.h's rules on threads, devices, errors, loss and ownership hold here too, with these:
  *
- *   Capture    Between begin() and end() the work that is given to the stream is not run: it becomes nodes of a graph.
- *              Arguments are copied; memory that they point to is the caller's, and is read and written by each launch.
- *              The slots copy, fill and host_func, and queue() of comm.h and the kernels of kernels.h, record; so does what
- *              PyTorch's kernels give to the vendor's own stream, where stream_native() gives that.
+ *   Capture    Between begin() and end() work queued on the stream is not run: it becomes nodes of a graph. Arguments are
+ *              copied; memory that they point to stays the caller's, and is read and written by each launch. The slots
+ *              copy, fill and host_func, queue() of comm.h and the kernels of kernels.h are recorded; so is work that
+ *              PyTorch's kernels queue on the vendor's own stream, if stream_native() returns that.
  *   Events     event_record() on a captured stream marks a place in the graph. A stream that waits for such an event joins
- *              the capture: its work is captured, too, and the stream that began has to wait for it before end().
+ *              the capture: its work is captured, too, and the stream that began must wait for it before end().
  *   Refused    With OPENREG_E_CAPTURE, after which the capture is invalid: query, sync and stream_destroy of a captured
  *              stream, query and sync of an event that was recorded in it, device_sync of its device, a copy of host
- *              memory that is not pinned, waiting for what was recorded outside or by another capture. A driver may
- *              refuse less, and then does what the slot says outside of a capture's work.
- *   Memory     mem_alloc works during a capture as always. mem_free, and close of what a node uses, are the caller's to
- *              leave until the graph is gone.
+ *              memory that is not pinned, waiting for an event recorded outside or in another capture. A driver may
+ *              refuse less; such a call then acts as it does outside of a capture.
+ *   Memory     mem_alloc works during a capture as always. Memory and handles that a node uses are not freed or closed
+ *              until the graph is destroyed.
  *   Order      A launch is work of its stream, in order with the stream's other work. Launches of one executable graph
  *              run one after the other, whatever their streams.
- *   Host       Functions that were captured run at each launch, on the driver's or vendor's thread, as host_func() says. */
+ *   Host       Captured functions run at each launch, on a thread of the driver or vendor, as described at host_func(). */
 #ifndef OPENREG_GRAPH_H
 #define OPENREG_GRAPH_H
 
@@ -34,13 +34,13 @@ extern "C" {
 #define OPENREG_GRAPH_NAME "openreg.graph"
 #define OPENREG_GRAPH_VERSION 1u
 
-/* Which calls of other work, that a capture makes unsafe, as mem_free, are refused meanwhile: of every thread, of the one
- * that captures, or none. The numbers are CUDA's and HIP's. */
+/* Modes: in which threads calls that are unsafe during a capture, such as mem_free, are refused: in all, in the one that
+ * captures, or in none. The numbers are CUDA's and HIP's. */
 #define OPENREG_CAPTURE_GLOBAL 0
 #define OPENREG_CAPTURE_THREAD_LOCAL 1
 #define OPENREG_CAPTURE_RELAXED 2
 
-/* What status() answers. */
+/* Results of status(). */
 #define OPENREG_CAPTURE_NONE 0
 #define OPENREG_CAPTURE_ACTIVE 1
 #define OPENREG_CAPTURE_INVALIDATED 2
@@ -56,11 +56,11 @@ typedef struct openreg_graph_table {
     openreg_status (*begin)(openreg_instance, int32_t dev, openreg_driver_stream, int32_t mode);
     /* Ends the capture that began on the stream, whatever it returns: then its streams run their work again. E_CAPTURE:
      * there is none, the stream has joined another's, the capture is invalid, a joined stream is not waited for, or it is
-     * another thread than begin()'s and the mode is not relaxed (then the capture goes on). */
+     * another thread than begin()'s and the mode is not relaxed (only then the capture goes on). */
     openreg_status (*end)(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_graph *out);
     /* *out = OPENREG_CAPTURE_NONE, _ACTIVE or _INVALIDATED. */
     openreg_status (*status)(openreg_instance, int32_t dev, openreg_driver_stream, int32_t *out);
-    /* What launch() takes: a copy of the graph, which may go. `flags`: 0. An empty graph is valid. */
+    /* Makes what launch() takes, a copy of the graph: that may be destroyed. `flags`: 0. An empty graph is valid. */
     openreg_status (*instantiate)(openreg_instance, openreg_driver_graph, uint32_t flags,
                                   openreg_driver_graph_exec *out);
     /* Queues all of its nodes on a stream of the device that the capture began on. Returns without waiting for them. */
@@ -68,7 +68,7 @@ typedef struct openreg_graph_table {
     /* Optional. Gives later launches the arguments of a graph with the same nodes and edges. *fits = 0: they differ, and
      * nothing has changed. */
     openreg_status (*update)(openreg_instance, openreg_driver_graph_exec, openreg_driver_graph, int32_t *fits);
-    /* NULL is accepted. What was launched still runs. Succeed also on a device that is lost. */
+    /* NULL is accepted. Launched work still runs. Both succeed also on a device that is lost. */
     openreg_status (*destroy_graph)(openreg_instance, openreg_driver_graph);
     openreg_status (*destroy_exec)(openreg_instance, openreg_driver_graph_exec);
     /* Optional. Writes the graph as text of GraphViz. E_INVALID: the file can't be written. */

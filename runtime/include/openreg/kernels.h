@@ -14,37 +14,37 @@
  * operator, and every call that a kernel refuses, runs as it would without the table.
  *
  * Names    Operator and overload as PyTorch writes them: "aten::mm", "aten::add.Tensor", "mylibrary::scale". Autograd
- *          is above: what an operator's derivative calls is looked up by its own name. An operator that PyTorch puts
- *          together from others ("aten::linear", "aten::matmul") never reaches a driver: list the others ("aten::mm",
+ *          comes first: the operators that a derivative calls are looked up by their own names. An operator that PyTorch
+ *          composes of others ("aten::linear", "aten::matmul") never reaches a driver: list the others ("aten::mm",
  *          "aten::addmm"). Such names, and unknown ones, are reported once by a warning and not used.
  * Schemas  Arguments come in the order of the operator's schema, which changes between versions of PyTorch. `schema` is
- *          the text that the kernel was written for, as torch.ops.aten.add.Tensor._schema prints it. Where the running
+ *          the text that the kernel was written for, as torch.ops.aten.add.Tensor._schema prints it. If the running
  *          PyTorch's differs in names, types, order or results, one warning says so and the operator runs the ordinary
- *          way. int and SymInt are one type here. PyTorch's may have further arguments at the end, with defaults: the
- *          kernel doesn't see them, and a call that gives one another value runs the ordinary way. NULL: not compared.
+ *          way. int and SymInt count as one type. PyTorch's may have further arguments at the end, with defaults: the
+ *          kernel doesn't get them, and a call with another value for one runs the ordinary way. NULL: not compared.
  *          That is safe only for a kernel that finds its arguments by name (openreg_find_argument()), or that is
  *          compiled along with the PyTorch it runs under.
  * Forms    A kernel of the functional form serves the in-place and the out= form too: "aten::add.Tensor" is called for
- *          add_.Tensor and add.out. An operator that programs call in another form only is listed by that
- *          one's name: "aten::zero_".
- * Results  Their shapes, strides and types are PyTorch's own, found before the call by its shape functions; new results
- *          are allocated on the stream of the call, contents undefined. Operators whose results are views of their
- *          arguments, or no tensors, are not served; neither are operators with a random generator. A call whose
- *          results have no elements is not made.
+ *          add_.Tensor and add.out. An operator that programs call only in another form is listed by the name of that
+ *          form: "aten::zero_".
+ * Results  PyTorch's shape functions determine shapes, strides and types before the call; new results are allocated on
+ *          the stream of the call, contents undefined. Operators whose results are views of their arguments, or not
+ *          tensors, are not served; neither are operators with a random generator. The kernel is not called if its
+ *          results have no elements.
  *
  * Rules of driver.h hold (threads, errors, ownership, what is never done). Besides:
  *   Streams   A kernel queues its work on openreg_kernel_call.stream of device openreg_kernel_call.dev, in order, and
- *             may return before it has ended. It waits for nothing: what it reads was written earlier on that stream,
- *             or the program has ordered the streams by events.
+ *             may return before it has ended. It need not wait: its inputs were written earlier on that stream, or the
+ *             program has ordered the streams by events.
  *   Lifetime  The call, its values, tensors, shapes, strides, lists and texts are valid until the kernel returns. The
  *             memory of tensors stays valid for work queued on the call's stream; a kernel that uses another stream of
  *             its own must make the call's stream wait for it.
- *   Scratch   call->workspace(call, size) gives `size` bytes of device memory out of the device's cache, aligned as
- *             mem_alloc()'s, contents undefined. NULL: there is no memory. Then the kernel computes without, refuses,
- *             or returns OPENREG_E_NOMEM, for which set_error() is optional: the runtime knows the reason. The memory
- *             is valid for work that is queued on the call's stream before the kernel returns. Work that is queued
- *             there later may use it again. workspace() may call mem_alloc(), so a kernel holds no lock that this
- *             takes. Any number of calls, from the thread that the kernel was called in.
+ *   Scratch   call->workspace(call, size) returns `size` bytes of device memory from the device's cache, aligned as
+ *             mem_alloc()'s, contents undefined. NULL: out of memory. Then the kernel computes without, refuses, or
+ *             returns OPENREG_E_NOMEM, for which set_error() is optional: the runtime knows the reason. The memory
+ *             is valid for work that is queued on the call's stream before the kernel returns; later work on that
+ *             stream may reuse it. workspace() may call mem_alloc(), so the kernel must not hold a lock that
+ *             mem_alloc() takes. It may be called any number of times, from the kernel's thread.
  *   Refusing  OPENREG_E_UNSUPPORTED: "not for these types, layouts or values". The kernel must not have written
  *             anything nor queued work; set_error() is optional here. The call then runs the ordinary way.
  *   Errors    Any other code is an error of the program, 'aten::mm: driver "x": text (CODE)': torch.OutOfMemoryError
@@ -74,9 +74,9 @@ extern "C" {
 
 #define OPENREG_TENSOR_DEVICE_TYPE 12 /* DLPack's kDLExtDev */
 
-/* DLPack's DLTensor, field by field: openreg_as_dltensor() below, for those who include dlpack.h too. A tensor of no
- * dimensions has ndim 0 and one element. Strides count elements, may be 0 (an expanded dimension), are never negative,
- * and are always there. */
+/* DLPack's DLTensor, field by field; openreg_as_dltensor() below converts it where dlpack.h is included too. A tensor
+ * without dimensions has ndim 0 and one element. Strides count elements, may be 0 (an expanded dimension), are never
+ * negative, and are always given. */
 typedef struct openreg_tensor {
     void *data;          /* device address of the first element; NULL only without elements */
     int32_t device_type; /* OPENREG_TENSOR_DEVICE_TYPE */
@@ -85,11 +85,11 @@ typedef struct openreg_tensor {
     openreg_dtype dtype;
     const int64_t *shape;   /* ndim sizes; NULL if ndim is 0 */
     const int64_t *strides; /* ndim strides */
-    uint64_t byte_offset;   /* 0: `data` has it in */
+    uint64_t byte_offset;   /* 0: `data` includes it */
 } openreg_tensor;
 
-/* Kinds of value. Where PyTorch declares a Scalar, any kind of number may come; and in place of a tensor too: a tensor
- * of the CPU without dimensions, as the 2 in x * 2 is one, comes as its number. */
+/* Kinds of value. A Scalar of the schema may come as any kind of number. So may a Tensor: a CPU tensor without
+ * dimensions, such as the 2 in x * 2, comes as its number. */
 #define OPENREG_VALUE_NONE 0    /* None, an undefined tensor, or an argument that was not given */
 #define OPENREG_VALUE_TENSOR 1  /* tensor */
 #define OPENREG_VALUE_TENSORS 2 /* tensors[count]; NULL: None */
@@ -109,7 +109,7 @@ typedef struct openreg_value {
     openreg_dtype dtype;
     uint64_t count;
     int64_t integer;
-    double real; /* of an integer or a bool too */
+    double real; /* also set for an integer or a bool */
     double imaginary;
     const openreg_tensor *tensor;
     const openreg_tensor *const *tensors;
@@ -129,7 +129,7 @@ typedef struct openreg_kernel_call {
     /* In the order of the operator's schema, and named by argument_names; tensors that an out= form writes are at
      * the end. Pointers, so that a value may get more fields. */
     const openreg_value *const *arguments;
-    /* What the operator returns, to be written: new tensors, or the arguments that the form writes. */
+    /* The results, which the kernel writes: new tensors, or the arguments that the form writes. */
     const openreg_value *const *results;
     const char *const *argument_names; /* argument_count names, of the schema */
     uint32_t argument_count, result_count;
@@ -137,16 +137,16 @@ typedef struct openreg_kernel_call {
     void *scratch;                                                             /* the runtime's */
 } openreg_kernel_call;
 
-/* Element i of each result depends on elements i of the arguments alone. Then tensor arguments come expanded to the
- * shape of the first result, and an argument may be the memory of a result, at the same elements (x.add_(y)). Without
- * the flag results share no memory with arguments, and the in-place form runs the ordinary way. */
+/* Element i of each result depends only on elements i of the arguments. With this flag tensor arguments come expanded to
+ * the shape of the first result, and an argument may share a result's memory, at the same elements (x.add_(y)). Without
+ * it results share no memory with arguments, and the in-place form runs the ordinary way. */
 #define OPENREG_KERNEL_ELEMENTWISE (UINT64_C(1) << 0)
 
 struct openreg_kernel {
     const char *name; /* static, "namespace::operator" or "namespace::operator.overload" */
     openreg_status (*run)(openreg_instance, const openreg_kernel_call *call);
     uint64_t flags;     /* OPENREG_KERNEL_* */
-    const char *schema; /* static; what PyTorch's must be, see "Schemas". NULL: not compared */
+    const char *schema; /* static; the schema that PyTorch's must match, see "Schemas". NULL: not compared */
 };
 
 /* What extension() returns: constant until close(). */
@@ -154,7 +154,7 @@ typedef struct openreg_kernels {
     uint32_t struct_size, version; /* sizeof(openreg_kernels), OPENREG_KERNELS_VERSION as compiled into the driver */
     uint32_t kernel_size;          /* sizeof(openreg_kernel) as compiled into the driver: the distance of two entries */
     uint32_t count;
-    const openreg_kernel *list; /* no name twice */
+    const openreg_kernel *list; /* names are unique */
 } openreg_kernels;
 
 static_assert(sizeof(openreg_tensor) == 48u, "openreg_tensor is DLPack's DLTensor");
@@ -171,7 +171,7 @@ static_assert(sizeof(openreg_value) == OPENREG_VALUE_SIZE_1 &&
 
 /* ---------------------------------------------------------------------------------------------------------- helpers */
 
-/* The tensor of argument `i`, or NULL if that is none. */
+/* The tensor of argument `i`, or NULL if it isn't one. */
 OPENREG_HELPER const openreg_tensor *
 openreg_tensor_argument(const openreg_kernel_call *call, uint64_t i)
 {
@@ -235,7 +235,7 @@ static_assert(sizeof(DLTensor) == sizeof(openreg_tensor) &&
                   offsetof(DLTensor, byte_offset) == offsetof(openreg_tensor, byte_offset),
               "openreg_tensor is DLPack's DLTensor");
 
-/* For libraries that take DLPack's tensors. `shape` and `strides` stay the runtime's and must not be written. */
+/* For libraries that take DLPack's tensors. `shape` and `strides` belong to the runtime and must not be written. */
 OPENREG_HELPER DLTensor
 openreg_as_dltensor(const openreg_tensor *tensor)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* openreg/lab.h: the table behind races.h, faults.h, flight_recorder.h and trace.h, whose functions are in a library of
- * their own, libopenreg_lab.so, beside libopenreg.so: it is loaded when one of them is first used, or a variable asks
- * for it (OPENREG_VALIDATE, OPENREG_RACES, OPENREG_FLIGHT_RECORDER, OPENREG_<NAME>_FAULTS). Part of the C API: the
- * rules of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may change in any
+ * their own, libopenreg_lab.so, beside libopenreg.so: it is loaded when one of them is first used, or if a variable needs
+ * it (OPENREG_VALIDATE, OPENREG_RACES, OPENREG_FLIGHT_RECORDER, OPENREG_<NAME>_FAULTS). Part of the C API: the
+ * rules of openreg.h on errors, threads and start hold here. Not stable: it is version 0, and may change in any
  * release. Valid C11 and C++17.
  *
- * Programs call the functions of those headers, which are inline and call what is here. */
+ * Programs call the functions of those headers, which are inline and call this table. */
 #ifndef OPENREG_LAB_H
 #define OPENREG_LAB_H
 
@@ -60,9 +60,9 @@ typedef struct openreg_lab {
 #define OPENREG_LAB_SIZE_1 224u
 static_assert(sizeof(openreg_lab) == OPENREG_LAB_SIZE_1, "append a function, then freeze its size");
 
-/* Loads the library, if it isn't. NULL: it can't be: OPENREG_E_INCOMPATIBLE, which openreg_last_error() has. */
+/* Loads the library, unless it is loaded. NULL: it can't be; openreg_last_error() then has OPENREG_E_INCOMPATIBLE. */
 OPENREG_API const openreg_lab *openreg_lab_get(void);
-/* NULL: it is not loaded, so none of its instruments is on. Never fails. */
+/* NULL: the library is not loaded, so none of its tools is on. Never fails. */
 OPENREG_API const openreg_lab *openreg_lab_peek(void);
 
 #ifdef __cplusplus

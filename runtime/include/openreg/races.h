@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/races.h: finds uses of memory that nothing orders: on a GPU they would race, whatever this run did. Part of
- * the C API: the rules of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may
+/* openreg/races.h: finds unordered uses of memory: on a GPU they would race, even if this run was correct. Part of
+ * the C API: the rules of openreg.h on errors, threads and start hold here. Not stable: it is version 0, and may
  * change in any release. Valid C11 and C++17.
  *
  *   uint32_t before;
@@ -8,13 +8,13 @@
  *   ...                                               copies, fills, kernels, events, waits are followed
  *   openreg_races_visit(0, show, NULL);
  *
- * Each stream has a vector clock, and the host has one. Work joins its stream behind everything that the stream has
- * waited for and that the host knew to be done when it queued the work; an event carries its stream's clock to the
- * streams that wait for it, and a synchronisation or a query that said "done" carries it to the host. Two uses of one
- * byte, of which one writes, race unless one is in the other's past. So what is found doesn't depend on which of them
- * came first this time. The host is one line of time: an order of its threads that was observed counts as order.
+ * Each stream has a vector clock, and the host has one. Work is ordered behind everything that its stream has waited for
+ * and that the host knew to be done when it queued the work; an event carries its stream's clock to the streams that
+ * wait for it, and a synchronisation or a query that returned "done" carries it to the host. Two uses of one byte, of
+ * which one writes, race unless one is in the other's past. So the result doesn't depend on which of them came first in
+ * this run. All threads of the host share one clock: the order observed between them counts as order.
  *
- * Off, every place where something is noted costs one load of a flag. */
+ * While detection is off, every instrumented place costs one load of a flag. */
 #ifndef OPENREG_RACES_H
 #define OPENREG_RACES_H
 
@@ -24,12 +24,12 @@
 extern "C" {
 #endif
 
-#define OPENREG_RACES_REPORT 1u        /* keep reports */
-#define OPENREG_RACES_RAISE 2u         /* and let the second use fail, with OPENREG_E_INVALID, before it has begun */
-#define OPENREG_RACES_UNINITIALIZED 4u /* also tell of reads of memory that nothing has written */
+#define OPENREG_RACES_REPORT 1u /* keep reports */
+#define OPENREG_RACES_RAISE 2u  /* keep reports, and let the second use fail with OPENREG_E_INVALID, before it begins */
+#define OPENREG_RACES_UNINITIALIZED 4u /* also report reads of memory that nothing has written */
 #define OPENREG_RACES_STACKS 8u        /* with the whole stack of each use, where the language has one */
 
-/* Of this moment; 0: off. Off it is one load. Never fails. */
+/* The current flags; 0: off, at the cost of one load. Never fails. */
 static inline uint32_t
 openreg_races_flags(void)
 {
@@ -39,10 +39,10 @@ openreg_races_flags(void)
     return lab != NULL ? lab->races_flags() : 0;
 }
 
-/* Switches detection on, off (0) or over. What was noted is forgotten where it goes on or off; reports stay. `before` may
- * be NULL. The environment variable OPENREG_RACES ("report", "raise", either with ",uninitialized" and ",stacks") does
- * this when the device table is published; OPENREG_SIM_RACES is another name of it. Errors: OPENREG_E_INVALID (unknown flags), OPENREG_E_NOMEM,
- * those of openreg_lab_get(). */
+/* Switches detection on or off (0), or changes its flags; `before` (may be NULL) gets the previous ones. Switching on or off
+ * forgets recorded uses; reports stay. The environment variable OPENREG_RACES ("report", "raise", either with
+ * ",uninitialized" and ",stacks") does this when the device table is published; OPENREG_SIM_RACES is another name of it.
+ * Errors: OPENREG_E_INVALID (unknown flags), OPENREG_E_NOMEM, those of openreg_lab_get(). */
 static inline openreg_status
 openreg_races_set(uint32_t flags, uint32_t *before)
 {
@@ -64,7 +64,7 @@ typedef struct openreg_race_use {
     const char *what;      /* "aten::add_", "copy"; "" if not known */
     const char *place;     /* where in the program, as the language says it; "" if not known */
     const char *stack;     /* all of it, a line each between newlines, innermost first; "" without _STACKS */
-    int32_t device;        /* OPENREG_HOST: the host itself */
+    int32_t device;        /* OPENREG_HOST: a use by the host */
     int32_t writes;        /* 1 or 0 */
     openreg_stream stream; /* of `device` */
 } openreg_race_use;
@@ -76,8 +76,8 @@ typedef struct openreg_race {
     uint64_t address, size; /* the first bytes in question; 0: there are none */
     uint64_t block, offset; /* start of the allocation and the bytes' place in it; 0: not known */
     const char *remedy;     /* what would order them */
-    const char *text;       /* all of it, the stacks behind the rest */
-    /* _REUSE: where the first use's block was freed, as place() of an observer says it; "" if not known. */
+    const char *text;       /* the whole report, stacks last */
+    /* _REUSE: where the first use's block was freed, as text (openreg_places in embedding.h); "" if not known. */
     const char *freed;
 } openreg_race;
 
@@ -86,7 +86,7 @@ typedef struct openreg_race {
 static_assert(sizeof(openreg_race) == OPENREG_RACE_SIZE_2, "append a field, then freeze its size");
 
 /* The reports so far, oldest first: one for each pair of places. At most OPENREG_RACES_MAX are kept. Calls `visit` with
- * no lock held; a non-zero return ends the walk. `from`: the number of the first that is wanted. Errors:
+ * no lock held; a non-zero return ends the walk. `from`: the number of the first report to visit. Errors:
  * OPENREG_E_INVALID, OPENREG_E_NOMEM. */
 #define OPENREG_RACES_MAX 1000
 static inline openreg_status
@@ -111,7 +111,7 @@ openreg_races_clear(void)
         lab->races_clear();
 }
 
-/* Uses from here to allow(-1) are in no report. Of the whole process; nests. */
+/* Uses between openreg_races_allow(1) and openreg_races_allow(-1) are not reported, in the whole process. Nests. */
 static inline void
 openreg_races_allow(int change)
 {
@@ -120,10 +120,10 @@ openreg_races_allow(int change)
         lab->races_allow(change);
 }
 
-/* ----------------------------------------------------------------------------- for those that make the uses */
+/* ----------------------------------------------------------------------------- for libraries that report uses */
 
-/* While it is above 0 in this thread, calls of the runtime are part of something already reported: they note
- * nothing and order nothing. Nests. */
+/* While the sum of this thread's `change` is positive, its calls of the runtime are part of a use that was already
+ * reported: they record no use and no order. Nests. */
 static inline void
 openreg_races_mute(int change)
 {
@@ -138,8 +138,8 @@ openreg_races_is_muted(void)
     return lab != NULL ? lab->races_is_muted() : 0;
 }
 
-/* What a use is of: operator and this thread's place in the program (here() of an observer), as a number for the calls
- * below. */
+/* The origin of a use: the operator and this thread's place in the program (openreg_places in embedding.h), as a number for
+ * the calls below. */
 static inline uint32_t
 openreg_races_origin(const char *what)
 {
@@ -147,7 +147,7 @@ openreg_races_origin(const char *what)
     return lab != NULL ? lab->races_origin(what) : 0;
 }
 
-/* A stream that no device has: collectives, which have one of their own on each. */
+/* A stream that doesn't exist on the device, for collectives, which have one of their own on each device. */
 #define OPENREG_RACES_COLLECTIVES ((openreg_stream) - 1)
 
 /* Work on `stream` of `device` uses `size` bytes. Errors: OPENREG_E_INVALID (a race, with OPENREG_RACES_RAISE). */
@@ -159,8 +159,8 @@ openreg_races_use(uint32_t origin, int32_t device, openreg_stream stream, const 
     return lab != NULL ? lab->races_use(origin, device, stream, address, size, writes) : OPENREG_OK;
 }
 
-/* The same of a tensor, strides in elements. One whose memory is in more than OPENREG_RACES_ROWS pieces is noted by some
- * of them: what is noted is used, so no report is wrong. */
+/* The same for a tensor, strides in elements. If its memory is in more than OPENREG_RACES_ROWS pieces only some of them are
+ * recorded: races may be missed, but no report is wrong. */
 #define OPENREG_RACES_ROWS 64
 static inline openreg_status
 openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream, const void *address,
@@ -173,8 +173,8 @@ openreg_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream,
                : OPENREG_OK;
 }
 
-/* The host itself uses memory, now. Nothing is kept: what the host does is in the past of what it queues later. Nor can it be
- * stopped: with OPENREG_RACES_RAISE a report is logged, besides the error. Errors: OPENREG_E_INVALID (a race). */
+/* The host uses memory now. The use isn't recorded, as it is in the past of all work that the host queues later. It can't be
+ * prevented: with OPENREG_RACES_RAISE a report is logged, besides the error. Errors: OPENREG_E_INVALID (a race). */
 static inline openreg_status
 openreg_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes)
 {
@@ -182,7 +182,7 @@ openreg_races_host_use(uint32_t origin, const void *address, uint64_t size, int3
     return lab != NULL ? lab->races_host_use(origin, address, size, writes) : OPENREG_OK;
 }
 
-/* Whether a stream's use of memory in this range is remembered. A quick no for most addresses. */
+/* 1 if a stream's use of memory in this range is recorded. Fast for addresses without one. */
 static inline int
 openreg_races_knows(const void *address, uint64_t size)
 {
@@ -190,7 +190,7 @@ openreg_races_knows(const void *address, uint64_t size)
     return lab != NULL ? lab->races_knows(address, size) : 0;
 }
 
-/* The host has seen everything that is on the stream now. */
+/* The host knows that all work that is now on the stream is complete. */
 static inline void
 openreg_races_host_waits(int32_t device, openreg_stream stream)
 {
@@ -198,7 +198,7 @@ openreg_races_host_waits(int32_t device, openreg_stream stream)
     if (lab != NULL)
         lab->races_host_waits(device, stream);
 }
-/* What comes later on `later` is behind everything that is on `first` now. */
+/* Later work of `later` is ordered behind all work that is now on `first`. */
 static inline void
 openreg_races_stream_waits(int32_t later_device, openreg_stream later, int32_t first_device, openreg_stream first)
 {
@@ -206,7 +206,7 @@ openreg_races_stream_waits(int32_t later_device, openreg_stream later, int32_t f
     if (lab != NULL)
         lab->races_stream_waits(later_device, later, first_device, first);
 }
-/* The memory has another owner now, which its allocator says is alone. */
+/* Forgets uses of the memory: it has a new owner, and its allocator guarantees that nothing else uses it. */
 static inline void
 openreg_races_forget(const void *address, uint64_t size)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/trace.h: what the runtime does on devices, reported to one listener: where a profiler's times come from. Part
- * of the C API: the rules of openreg.h on errors, threads and start hold here. Not promised: it is version 0, and may
+/* openreg/trace.h: calls of the runtime that use devices, reported with their times to one listener, such as a profiler. Part
+ * of the C API: the rules of openreg.h on errors, threads and start hold here. Not stable: it is version 0, and may
  * change in any release. Valid C11 and C++17.
  *
  *   openreg_tracer tracer = {sizeof tracer, 0, &buffer, note_thread, keep};
  *   openreg_trace_start(&tracer);
- *   ...                                 copies, fills and kernels run and are not slowed down by being waited for
+ *   ...                                 copies, fills and kernels run; the trace does not wait for them
  *   openreg_trace_stop();               keep() has now been called for each of them
  *
  * Without a listener a traced call costs one load of a flag that is not written. All times are nanoseconds of
@@ -34,14 +34,14 @@ extern "C" {
 /* One call that succeeded. Pointers are valid until the listener returns. */
 typedef struct openreg_trace_record {
     uint32_t struct_size;
-    int32_t kind;          /* OPENREG_TRACE_* */
-    int32_t timing;        /* OPENREG_TIMING_NONE to _ASSUMED */
-    int32_t device;        /* on whose stream it ran, or what was waited for; OPENREG_HOST: a copy within the host */
-    int32_t source;        /* COPY: where the bytes were, an index or OPENREG_HOST; else OPENREG_HOST */
-    int32_t destination;   /* COPY and FILL: where they went; else OPENREG_HOST */
-    openreg_stream stream; /* of `device`; 0 where a whole device was waited for */
-    uint64_t bytes;        /* COPY and FILL, else 0 */
-    uint64_t tag;          /* what begin() gave */
+    int32_t kind;                      /* OPENREG_TRACE_* */
+    int32_t timing;                    /* OPENREG_TIMING_NONE to _ASSUMED */
+    int32_t device;                    /* whose stream was used or waited for; OPENREG_HOST: a copy within the host */
+    int32_t source;                    /* COPY: the source's device or OPENREG_HOST; else OPENREG_HOST */
+    int32_t destination;               /* COPY and FILL: the destination's device or OPENREG_HOST; else OPENREG_HOST */
+    openreg_stream stream;             /* of `device`; 0 if the whole device was waited for */
+    uint64_t bytes;                    /* COPY and FILL, else 0 */
+    uint64_t tag;                      /* the result of begin() */
     uint64_t host_begin, host_end;     /* of the call */
     uint64_t device_begin, device_end; /* of the work; not before host_begin */
     const char *call;                  /* "openreg_memcpy_async" */
@@ -55,11 +55,11 @@ typedef struct openreg_tracer {
     uint32_t struct_size; /* set by the caller */
     uint32_t reserved;    /* 0 */
     void *ctx;
-    /* Called by the thread that makes a traced call, when the call begins; its answer is the record's tag. May be NULL:
-     * tags are 0. */
+    /* Called by the thread that makes a traced call, when the call begins; its result is the record's tag. NULL: tags
+     * are 0. */
     uint64_t (*begin)(void *ctx);
-    /* Called once for each call that was traced, as soon as its times are known: by the calling thread if that is at
-     * once, else by any thread that makes a traced call, flushes or stops. Not in order. */
+    /* Called once for each traced call that succeeded, as soon as its times are known: by the calling thread if that is
+     * at once, else by any thread that makes a traced call, flushes or stops. Not in order. */
     void (*record)(void *ctx, const openreg_trace_record *record);
 } openreg_tracer;
 
@@ -77,8 +77,8 @@ openreg_trace_start(const openreg_tracer *tracer)
     return lab != NULL ? lab->trace_start(tracer) : OPENREG_E_INCOMPATIBLE;
 }
 
-/* Waits for the work of the calls traced so far and tells the listener of what it has not heard of yet. Work whose end
- * the driver fails to measure is left out. Errors: OPENREG_E_INVALID (no trace is active), OPENREG_E_FORKED. */
+/* Waits for the work of the calls traced so far and reports those that are not reported yet. Work whose end the driver
+ * fails to measure is left out. Errors: OPENREG_E_INVALID (no trace is active), OPENREG_E_FORKED. */
 static inline openreg_status
 openreg_trace_flush(void)
 {
@@ -86,10 +86,9 @@ openreg_trace_flush(void)
     return lab != NULL ? lab->trace_flush() : OPENREG_E_INCOMPATIBLE;
 }
 
-/* openreg_trace_flush(), then the end: when this returns, the listener's functions are not running and are not called
- * again. Calls that have begun and not ended aren't reported. openreg_shutdown() flushes, but does not stop; a forked
- * child inherits no trace. Errors: OPENREG_E_INVALID (no trace is active). In a child that can't use devices it
- * succeeds. */
+/* Flushes and ends the trace: when this returns, the listener's functions are not running and are no longer called. Calls
+ * in flight are not reported. openreg_shutdown() flushes, but does not stop; a forked child inherits no trace.
+ * Errors: OPENREG_E_INVALID (no trace is active). In a child that can't use devices it succeeds. */
 static inline openreg_status
 openreg_trace_stop(void)
 {
@@ -97,7 +96,7 @@ openreg_trace_stop(void)
     return lab != NULL ? lab->trace_stop() : OPENREG_E_INCOMPATIBLE;
 }
 
-/* Now, on the clock of all times here. Never fails. */
+/* The current time, on the clock of all times here. Never fails. */
 OPENREG_API uint64_t openreg_trace_clock(void);
 
 #ifdef __cplusplus

@@ -32,7 +32,7 @@
     X(STREAM_DONE, "*done = 1 if all work queued so far has ended, else 0") \
     X(STREAM_WAITS, "Waits for all work queued so far") \
     X(DEVICE_WAITS, "Returns when all work of the device has ended") \
-    X(EVENT_DONE, "*done = 1 if the latest record has been passed, or there is none") \
+    X(EVENT_DONE, "*done = 1 if the latest record is complete, or there is none") \
     X(EVENT_WAITS, "Waits for the latest record; returns at once if there is none") \
     X(ELAPSED, "Nanoseconds from start to end") \
     /* host functions */ \
@@ -54,19 +54,19 @@
     X(GRAPH_FITS, "Gives later launches the arguments of a graph with the same nodes and edges") \
     /* kept by the caller */ \
     X(DEVICE_EXISTS, "`dev` is an ordinal of this driver, 0 <= dev < device_count; -1 means the host, only in copy()") \
-    X(SIZE_NOT_ZERO, "A size of 0 is valid, succeeds and does nothing (mem_alloc() is never asked for 0)") \
+    X(SIZE_NOT_ZERO, "A size of 0 is valid, succeeds and does nothing (mem_alloc() is never called with 0)") \
     X(STREAM_ARGUMENTS, "A new stream, `flags` 0, priority between priority_high and priority_low of the device") \
     X(COPY_HOST, "host memory, pinned or not; never both") \
-    X(COPY_OVERLAP, "Ranges don't overlap; both stay alive, and the source unchanged, until the stream has passed the copy") \
+    X(COPY_OVERLAP, "Ranges don't overlap; both stay alive, and the source unchanged, until the copy has completed") \
     X(ALLOCATION_ALIVE, "copy(), fill() and host_alias() get any address inside an allocation, mem_free() what mem_alloc() returned") \
-    X(HANDLE_ALIVE, "what a driver returns is what it is given back") \
+    X(HANDLE_ALIVE, "the runtime passes back exactly what the driver returned") \
     X(EVENT_DEVICE, "`dev` is that of event_create() in all of them") \
     X(DESTROY_UNUSED, "never calls a destroy slot while another call uses the same handle") \
     X(FREED_BEFORE_CLOSE, "The runtime has freed all memory and handles before") \
     X(COMM_RANK, "each a device of one process; rank 0 <= rank < size") \
     X(GRAPH_DEVICE, "Queues all of its nodes on a stream of the device that the capture began on") \
     X(GRAPH_FLAGS, "`flags`: 0") \
-    X(GRAPH_MEMORY, "mem_free, and close of what a node uses, are the caller's to leave until the graph is gone") \
+    X(GRAPH_MEMORY, "Memory and handles that a node uses are not freed or closed until the graph is destroyed") \
     X(FUNCTION_CALLS_NOTHING, "with no lock of the driver held, and calls no slot")
 /* clang-format on */
 

@@ -3,31 +3,31 @@
  *
  * A driver is one shared library with one exported function, openreg_driver_query_v1(), that returns a constant table
  * of functions. Seven of them are required; for every other one that is NULL the runtime has a default implementation,
- * correct and slower ("If NULL" of each slot). The runtime never wraps a driver's handles: what a driver returns is
- * what it is given back. docs/driver-abi.md gives the reasons for these rules, docs/writing-a-driver.md an example.
+ * correct and slower ("If NULL" of each slot). Handles are never wrapped: the runtime passes back exactly what the driver
+ * returned. docs/driver-abi.md gives the reasons for these rules, docs/writing-a-driver.md an example.
  *
  * Rules that hold for every slot
- *   Order       Parameters come as: instance, device, stream, handle, data, sizes, out. A stream's device stands before it.
+ *   Order       Parameters come as: instance, device, stream, handle, data, sizes, out. A stream follows its device.
  *   Threads     Any slot may be called from any thread, several at once. The runtime serialises open() and close(),
  *               and never calls a destroy slot while another call uses the same handle. No lock of the runtime is held
  *               while query(), open() or close() runs.
  *   Devices     `dev` is an ordinal of this driver, 0 <= dev < device_count; -1 means the host, only in copy(). There
  *               is no "current device": a slot leaves the vendor's current device of the calling thread as it was,
  *               except device_bind().
- *   Addresses   Device memory is named by an address of the driver's choice, which the host need not be able to read.
- *               The runtime adds offsets to it: copy(), fill() and host_alias() get any address inside an allocation,
+ *   Addresses   The driver chooses the address of device memory; the host need not be able to read there. The
+ *               runtime adds offsets to it: copy(), fill() and host_alias() get any address inside an allocation,
  *               mem_free() what mem_alloc() returned. No two live allocations of a process overlap, nor does one with
- *               the host's own memory, so a vendor that has no addresses needs reserved address space (mmap() with
- *               PROT_NONE).
- *   Streams     Run their work in order. Order between streams comes from events alone: the default stream (NULL) waits
- *               for no other stream, and none waits for it.
+ *               the host's own memory, so the driver of a vendor without addresses reserves address space (mmap()
+ *               with PROT_NONE).
+ *   Streams     Each runs its work in order. Only events order streams among each other: the default stream (NULL)
+ *               waits for no other stream, and none waits for it.
  *   Units       Bytes and times are 64 bits wide, times in nanoseconds; counts are 32 bits. A size of 0 is valid, succeeds
- *               and does nothing (mem_alloc() is never asked for 0).
+ *               and does nothing (mem_alloc() is never called with 0).
  *   Errors      A slot returns OPENREG_OK, or calls host->set_error() exactly once and returns the same code. On
  *               failure nothing has changed and no out-parameter has been written. openreg_fail() below does both.
  *               An asynchronous failure is reported by the next query or sync of that stream.
- *   Structures  Begin with struct_size. The writer writes no byte beyond the size that it is given, and
- *               the reader takes fields beyond its size for zero.
+ *   Structures  Begin with struct_size. The writer writes no byte beyond that size; the reader takes fields beyond it
+ *               for zero.
  *   Ownership   Strings in the table are static. Text passed to the host is copied during the call. Neither side frees
  *               the other's memory.
  *   Never       C++ exceptions across the boundary, exit() or abort(), signal handlers, writing to stdout or stderr,
@@ -36,26 +36,26 @@
  *   Language    This header is valid C11 and uses the C library alone; a driver that uses POSIX is compiled as gnu11, or
  *               defines _GNU_SOURCE, as -std=c11 hides POSIX.
  *
- * A lost device: a slot has returned OPENREG_E_DEVICE_LOST for `dev` (of a copy: that of the stream). Other devices go on.
- * Loss ends when drivers are selected again (openreg_shutdown(), openreg_drivers_use()); a driver whose device is still
- * lost then says so again. Until then, for that device:
+ * A device is lost once a slot has returned OPENREG_E_DEVICE_LOST for `dev` (of a copy: the stream's device). Other devices
+ * go on. The loss ends when drivers are selected again (openreg_shutdown(), openreg_drivers_use()); a driver whose device
+ * is still lost then reports it again. Until then, for that device:
  *   mem_free, host_free, stream_destroy, event_destroy, close; release and unmap of vmm.h;   are called, and succeed
  *   memory_close of ipc.h; abort and destroy of comm.h; destroy_graph and destroy_exec of graph.h
- *   device_active, host_alias     are called: they only look
+ *   device_active, host_alias     are called: they only read the driver's state
  *   device_sync                   is called before host memory is freed that the device may be reading: it returns, with
- *                                 any status, once the device reads no host memory any more
+ *                                 any status, once the device no longer reads host memory
  *   all others                    are not called: the runtime returns OPENREG_E_DEVICE_LOST itself
  *
  * Each slot is described by four lines:
- *   When        the runtime calls it, and what it does
- *   May block   until what; "no": it returns without waiting for a device
+ *   When        when the runtime calls it, and what it does
+ *   May block   what it may wait for; "no": it returns without waiting for a device
  *   Returns     besides OPENREG_OK, OPENREG_E_DEVICE_LOST and OPENREG_E_INTERNAL, which every slot may return
  *   If NULL     what the runtime does without it; "required": the table is refused
  *
  * Versions. Changes are appended only: a slot never changes its meaning; a new slot goes to the end, a new flag takes the
- * next bit, and each raises OPENREG_ABI_MINOR by one. A driver of any minor works with a runtime of any minor. A table of
- * an extension says the newest version that the driver knows, and serves every older one: the runtime takes any that is
- * at least the one that it needs, and finds appended slots by struct_size. What changes its meaning gets a new name.
+ * next bit, and each raises OPENREG_ABI_MINOR by one. A driver of any minor works with a runtime of any minor. The version
+ * of an extension's table is the newest that the driver knows, and serves every older one: the runtime accepts it if it is
+ * at least the version that it needs, and finds appended slots by struct_size. A changed meaning gets a new name.
  */
 #ifndef OPENREG_DRIVER_H
 #define OPENREG_DRIVER_H
@@ -79,11 +79,11 @@ extern "C" {
 /* The only symbol that a driver library exports. */
 #define OPENREG_DRIVER_ENTRY_NAME "openreg_driver_query_v1"
 
-/* What a NULL slot cannot show. Bits of openreg_driver.caps are about the driver as a whole and must be known before
- * open(): whether a fork() may happen while it is opened, and whether to prefer its devices to simulated ones. */
+/* Properties that a NULL slot cannot show. Bits of openreg_driver.caps describe the whole driver and must be known before
+ * open(): whether a fork() may happen while it is open, and whether to prefer its devices to simulated ones. */
 #define OPENREG_CAP_FORK_SAFE (UINT64_C(1) << 0) /* an open instance stays usable in a child made by fork() */
 #define OPENREG_CAP_SIMULATED (UINT64_C(1) << 1) /* the devices are simulated on the host */
-/* Bits of openreg_device_info.caps are about one device: the devices of a driver may differ. */
+/* Bits of openreg_device_info.caps describe one device: the devices of a driver may differ. */
 #define OPENREG_CAP_HOST_VISIBLE (UINT64_C(1) << 2) /* host_alias() gives the host a view of its memory */
 #define OPENREG_CAP_FENCED (UINT64_C(1) << 3)       /* its addresses fault when the host touches them */
 
@@ -95,12 +95,12 @@ typedef struct openreg_option {
     const char *key, *value; /* NUL-terminated UTF-8, valid during the call */
 } openreg_option;
 
-/* What mem_alloc() and host_alloc() are asked for. */
+/* The request of mem_alloc() and host_alloc(). */
 typedef struct openreg_alloc_info {
     uint32_t struct_size;
     uint32_t flags;     /* 0; a driver returns OPENREG_E_UNSUPPORTED for one that it doesn't know */
     uint64_t size;      /* bytes, > 0 */
-    uint64_t alignment; /* of the address: 0, or a power of two. 0: the device's min_alignment; of host memory, any */
+    uint64_t alignment; /* of the address, a power of two; 0: the device's min_alignment, or any for host memory */
 } openreg_alloc_info;
 
 /* The runtime's side: owned by it, valid until the process ends. Both functions may be called from any thread, with
@@ -108,9 +108,9 @@ typedef struct openreg_alloc_info {
 typedef struct openreg_host {
     uint32_t struct_size, abi_minor;
     void *ctx; /* first argument of both functions */
-    /* Stores this thread's error. `code` is the one that the slot then returns (that one counts; if they differ, the
-     * text says so); `vendor_code` is the vendor's own number, 0 if none; `utf8` is copied (at most 511 bytes are
-     * kept). */
+    /* Stores this thread's error. `code` is what the slot then returns (if the two differ, the returned one counts and
+     * the text reports it); `vendor_code` is the vendor's own number, 0 if none; `utf8` is copied, and cut at 511
+     * bytes. */
     void (*set_error)(void *ctx, openreg_status code, int64_t vendor_code, const char *utf8);
     void (*log)(void *ctx, int32_t level, const char *utf8); /* level: OPENREG_LOG_*, status.h */
 } openreg_host;
@@ -129,7 +129,7 @@ typedef struct openreg_device_info {
     char uuid[16];              /* all zero if unknown */
     char torch_device_type[16]; /* PyTorch device type whose kernels work on this memory ("cuda"), or "" */
     char name[128];             /* NUL-terminated UTF-8 */
-    uint64_t max_allocation;    /* most bytes of one allocation, 0: no such limit. The runtime refuses more by itself */
+    uint64_t max_allocation;    /* most bytes of one allocation, 0: no limit. The runtime refuses larger requests */
 } openreg_device_info;
 
 typedef struct openreg_driver {
@@ -140,16 +140,16 @@ typedef struct openreg_driver {
 
     /* ---- Required: these seven make a driver. ---- */
 
-    /* When      Once, before all others. Opens the vendor's library and devices. `host` and the options' strings:
-     *           see above. An unknown option is ignored.
+    /* When      Once, before all others. Opens the vendor's library and devices. `host` is valid until the process
+     *           ends, the options until this returns. An unknown option is ignored.
      * May block for as long as the vendor takes
-     * Returns   E_NO_DEVICE: none is there, or the vendor's library is not installed: an installed driver is then
-     *           left out without an error; E_INCOMPATIBLE: the vendor's library is unfit; E_INVALID: a bad option
-     *           (the text names it); E_NOMEM
+     * Returns   E_NO_DEVICE: there is no device, or the vendor's library is not installed; an installed driver is
+     *           then left out without an error; E_INCOMPATIBLE: the vendor's library is unfit; E_INVALID: a bad
+     *           option (the text names it); E_NOMEM
      * If NULL   required */
     openreg_status (*open)(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out);
 
-    /* When      Once, at the end. Ends the instance with all that it has; open() may follow. The runtime has freed
+    /* When      Once, at the end. Releases the instance and all that it owns; open() may follow. The runtime has freed
      *           all memory and handles before.
      * May block until the devices are idle
      * Returns   nothing else
@@ -165,13 +165,13 @@ typedef struct openreg_driver {
     /* When      The caching allocator needs a segment. Device memory, contents undefined. Every stream of the
      *           device may use it as soon as this returns.
      * May block for as long as the vendor takes
-     * Returns   E_NOMEM: the runtime frees its caches and asks again; E_UNSUPPORTED: a flag, or an alignment, that
-     *           the driver doesn't have
+     * Returns   E_NOMEM: the runtime frees its caches and tries again; E_UNSUPPORTED: a flag or an alignment that
+     *           the driver doesn't support
      * If NULL   required */
     openreg_status (*mem_alloc)(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
 
-    /* When      A segment goes back. Frees what mem_alloc() returned, after the work that is queued on that
-     *           memory, on any stream, has ended.
+    /* When      The caching allocator releases a segment. Frees what mem_alloc() returned, after the work that is
+     *           queued on that memory, on any stream, has ended.
      * May block until that work has ended
      * Returns   E_INVALID: not such an address
      * If NULL   required */
@@ -179,9 +179,9 @@ typedef struct openreg_driver {
 
     /* When      Queues a copy on stream `stream` of device `stream_dev`, in order. dst_dev or src_dev -1: host
      *           memory, pinned or not; never both. Devices may differ (a peer copy). Ranges don't overlap; both
-     *           stay alive, and the source unchanged, until the stream has passed the copy, so the call may return
+     *           stay alive, and the source unchanged, until the copy has completed, so the call may return
      *           before the copy has begun, with any host memory.
-     * May block until the copy has ended, with memory that is not pinned or is of another device than
+     * May block until the copy has ended, if some of the memory is not pinned or belongs to another device than
      *           `stream_dev`; else no
      * Returns   E_INVALID: not device memory
      * If NULL   required */
@@ -203,7 +203,7 @@ typedef struct openreg_driver {
      * If NULL   name "<driver> device <dev>", unknown memory, no flags, no priorities */
     openreg_status (*device_info)(openreg_instance, int32_t dev, openreg_device_info *inout);
 
-    /* When      Queues `size` bytes of `value`.
+    /* When      Queues a fill of `size` bytes with `value`.
      * May block no
      * Returns   E_INVALID: not device memory
      * If NULL   a copy from a host buffer, after which the device is synchronised */
@@ -218,7 +218,7 @@ typedef struct openreg_driver {
     openreg_status (*stream_create)(openreg_instance, int32_t dev, uint32_t flags, int32_t priority,
                                     openreg_driver_stream *out);
 
-    /* When      The selection of drivers ends, and its streams with it. NULL is accepted. Queued work still runs.
+    /* When      The selection of drivers ends. NULL is accepted. Queued work still runs.
      * May block no
      * Returns   nothing else
      * If NULL   as stream_create */
@@ -226,18 +226,18 @@ typedef struct openreg_driver {
 
     /* When      *done = 1 if all work queued so far has ended, else 0.
      * May block no
-     * Returns   what the stream's work failed with
+     * Returns   the error of the stream's work
      * If NULL   device_sync, then 1 */
     openreg_status (*stream_query)(openreg_instance, int32_t dev, openreg_driver_stream, int32_t *done);
 
     /* When      Waits for all work queued so far.
      * May block until that has ended
-     * Returns   what the stream's work failed with
+     * Returns   the error of the stream's work
      * If NULL   device_sync */
     openreg_status (*stream_sync)(openreg_instance, int32_t dev, openreg_driver_stream);
 
-    /* When      Later work of this stream waits for the event's latest record at the time of this call; never
-     *           recorded: nothing to wait for. The event may be of another device of this driver.
+    /* When      Later work of this stream waits for the event's latest record at the time of this call; if it was
+     *           never recorded, nothing waits. The event may belong to another device of this driver.
      * May block no
      * Returns   nothing else
      * If NULL   event_sync */
@@ -264,21 +264,21 @@ typedef struct openreg_driver {
      * If NULL   as event_create */
     openreg_status (*event_record)(openreg_instance, int32_t dev, openreg_driver_stream, openreg_driver_event);
 
-    /* When      *done = 1 if the latest record has been passed, or there is none.
+    /* When      *done = 1 if the latest record is complete, or there is none.
      * May block no
-     * Returns   what the stream's work failed with
+     * Returns   the error of the stream's work
      * If NULL   as event_create */
     openreg_status (*event_query)(openreg_instance, int32_t dev, openreg_driver_event, int32_t *done);
 
     /* When      Waits for the latest record; returns at once if there is none.
-     * May block until that has been passed
-     * Returns   what the stream's work failed with
+     * May block until that is complete
+     * Returns   the error of the stream's work
      * If NULL   as event_create */
     openreg_status (*event_sync)(openreg_instance, int32_t dev, openreg_driver_event);
 
-    /* When      Nanoseconds from start to end, negative if `end` came first: of the times at which their streams
-     *           passed the records, by one clock. `dev` is their device, and that of `start` where they are of
-     *           two.
+    /* When      Nanoseconds from start to end, negative if `end` came first: between the times at which their
+     *           streams reached the records, by one clock. `dev` is their device; if they belong to two, that of
+     *           `start`.
      * May block no
      * Returns   E_INVALID unless both are created with OPENREG_EVENT_TIMING on one device, recorded and complete
      * If NULL   the host's clock */
@@ -304,20 +304,20 @@ typedef struct openreg_driver {
      * If NULL   whether the runtime has allocated memory or made a stream on it */
     openreg_status (*device_active)(openreg_instance, int32_t dev, int32_t *out);
 
-    /* When      A thread makes another device current. Makes it the vendor's current device in this thread
+    /* When      A thread makes another device current. Makes it the vendor's current device in this thread.
      * May block for as long as the vendor takes
      * Returns   nothing else
      * If NULL   nothing to do */
     openreg_status (*device_bind)(openreg_instance, int32_t dev);
 
-    /* When      Pinned host memory, usable by every device of this driver; `dev` is the one that it is asked for.
+    /* When      Pinned host memory, usable by every device of this driver; `dev` is the one that requests it.
      * May block for as long as the vendor takes
      * Returns   E_NOMEM; E_UNSUPPORTED as mem_alloc()
      * If NULL   plain aligned memory */
     openreg_status (*host_alloc)(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
 
-    /* When      Frees what host_alloc() returned, for the same `dev`. Work that reads or writes it has ended, by
-     *           the caller of openreg_host_free() and, where a device was lost, by device_sync.
+    /* When      Frees what host_alloc() returned, for the same `dev`. Work that reads or writes it has ended: the
+     *           caller of openreg_host_free() has waited and, where a device was lost, device_sync was called.
      * May block no
      * Returns   E_INVALID: not such an address
      * If NULL   as host_alloc; they come together */
@@ -356,8 +356,8 @@ typedef struct openreg_driver {
                                const char *topology, int32_t capacity, openreg_device_info *const *infos,
                                uint8_t *peers, int32_t *count);
 
-    /* When      A part of the runtime needs a table of ipc.h, kernels.h, vmm.h, schedule.h, comm.h or graph.h: led
-     *           by uint32_t struct_size, version; valid until close(); of at least `version` ("Versions" above).
+    /* When      A part of the runtime needs a table of ipc.h, kernels.h, vmm.h, schedule.h, comm.h or graph.h. It is
+     *           led by uint32_t struct_size, version; valid until close(); of at least `version` ("Versions" above).
      * May block no
      * Returns   NULL, with no error, for a name or a version that the driver does not have
      * If NULL   no extensions */
@@ -379,8 +379,8 @@ static_assert(sizeof(openreg_option) == 16u, "openreg_option is an element of ar
  * of static storage in *out. `host` is valid until the process ends. */
 typedef openreg_status (*openreg_driver_query_fn)(const openreg_host *host, const openreg_driver **out);
 
-/* For drivers: formats a message, sets it as this thread's error and returns `code`. Defined here alone, so that a driver
- * links nothing of ours. */
+/* For drivers: formats a message, sets it as this thread's error and returns `code`. Defined in this header only, so that
+ * a driver links no library of the runtime. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 4, 5)))
 #endif
@@ -396,8 +396,8 @@ openreg_fail(const openreg_host *host, openreg_status code, int64_t vendor_code,
     return code;
 }
 
-/* For drivers whose allocations are all alike: refuses a description with a flag, or with an alignment above the one that
- * every allocation has. */
+/* For drivers whose allocations all have the alignment `alignment` and no flags: refuses a request with a flag or with a
+ * larger alignment. */
 OPENREG_HELPER openreg_status
 openreg_alloc_check(const openreg_host *host, const openreg_alloc_info *info, uint64_t alignment)
 {
@@ -410,7 +410,7 @@ openreg_alloc_check(const openreg_host *host, const openreg_alloc_info *info, ui
     return OPENREG_OK;
 }
 
-/* A description of `size` bytes, for callers of mem_alloc() and host_alloc(). */
+/* A request of `size` bytes, for callers of mem_alloc() and host_alloc(). */
 OPENREG_HELPER openreg_alloc_info
 openreg_alloc_bytes(uint64_t size)
 {

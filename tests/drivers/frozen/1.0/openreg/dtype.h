@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/dtype.h: the types of elements, as DLPack has them: what kernels.h and comm.h share. Valid C11 and C++17. */
+/* openreg/dtype.h: types of elements, as in DLPack, for kernels.h and comm.h. Valid C11 and C++17. */
 #ifndef OPENREG_DTYPE_H
 #define OPENREG_DTYPE_H
 
@@ -31,7 +31,7 @@ typedef struct openreg_dtype {
 
 static_assert(sizeof(openreg_dtype) == 4u, "openreg_dtype is DLPack's DLDataType");
 
-/* Bytes of an element; 0: it isn't a whole number of them. */
+/* Bytes of an element; 0 if its bits are not a whole number of bytes. */
 OPENREG_HELPER uint32_t
 openreg_dtype_size(openreg_dtype type)
 {

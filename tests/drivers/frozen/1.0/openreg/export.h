@@ -5,8 +5,8 @@
 
 #if defined(__GNUC__)
 #define OPENREG_API __attribute__((visibility("default")))      /* a function of libopenreg */
-#define OPENREG_WARN_UNUSED __attribute__((warn_unused_result)) /* to ignore its status is a bug */
-#define OPENREG_HELPER static inline __attribute__((unused))    /* defined in a header, in no library */
+#define OPENREG_WARN_UNUSED __attribute__((warn_unused_result)) /* ignoring its status is a bug */
+#define OPENREG_HELPER static inline __attribute__((unused))    /* defined in the header only */
 #else
 #define OPENREG_API
 #define OPENREG_WARN_UNUSED

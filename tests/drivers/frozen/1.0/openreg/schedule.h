@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* openreg/schedule.h: a driver whose devices run their work in an order of the driver's choice, to show waits that a
- * program forgets: the driver extension "openreg.schedule", version 1. Not promised: it is version 0, and may change in
- * any release. Valid C11 and C++17.
+/* openreg/schedule.h: for a driver that reorders its devices' work, to show waits that a program forgets: the driver
+ * extension "openreg.schedule", version 1. Not stable: it may change in any release. Valid C11 and C++17.
  *
  *   const openreg_schedule *schedule = table->extension(instance, OPENREG_SCHEDULE_NAME, OPENREG_SCHEDULE_VERSION);
  *
- * NULL: the driver has none, as every one that is for work rather than for finding defects. With it the driver is told what it
- * can't see by itself, as it is the runtime's. driver.h's rules on threads, devices, errors
- * and ownership hold here too. */
+ * NULL: the driver has none; only drivers for finding defects do. It notifies the driver of events inside the runtime that
+ * its slots don't show. driver.h's rules on threads, devices, errors and ownership hold here too. */
 #ifndef OPENREG_SCHEDULE_H
 #define OPENREG_SCHEDULE_H
 
@@ -23,10 +21,10 @@ extern "C" {
 typedef struct openreg_schedule {
     uint32_t struct_size, version; /* sizeof(openreg_schedule), OPENREG_SCHEDULE_VERSION as compiled into the driver */
 
-    /* A block that the caching allocator keeps has been freed by the program. Work of `stream`, as a fill: overwrites
-     * [ptr, ptr + size), which lies in one allocation, with bytes of the driver's choice, once what was queued on the
-     * stream before has ended, and before what is queued later. The stream is the one that the block was allocated for;
-     * what other streams were recorded on it has ended. The runtime ignores a failure: the old bytes are left then. */
+    /* The program has freed a block, which the caching allocator keeps. Queues work on `stream`, as a fill: it overwrites
+     * [ptr, ptr + size), which lies in one allocation, with bytes of the driver's choice, after earlier and before later
+     * work of the stream. The stream is the one that the block was allocated for; work of other streams recorded on the
+     * block has ended. The runtime ignores a failure: the old bytes then stay. */
     openreg_status (*poison)(openreg_instance, int32_t dev, openreg_driver_stream stream, void *ptr, uint64_t size);
 } openreg_schedule;
 

@@ -8,7 +8,7 @@
 
 typedef int32_t openreg_status; /* a fixed width, never a C enum */
 
-/* X(name, number, text): the one list of codes; names, numbers and texts are made from it. */
+/* X(name, number, text): the list of codes, from which their names and texts are generated. */
 #define OPENREG_STATUS_MAP(X)                                                                                          \
     X(OPENREG_OK, 0, "success")                                                                                        \
     X(OPENREG_E_INVALID, 1, "invalid argument")                                                                        \
@@ -30,13 +30,14 @@ typedef int32_t openreg_status; /* a fixed width, never a C enum */
 #define OPENREG_E_UNSUPPORTED 3  /* an optional slot or flag is absent */
 #define OPENREG_E_NO_DEVICE 4    /* no driver, or a driver without devices */
 #define OPENREG_E_INCOMPATIBLE 5 /* ABI, vendor library or kernel module unfit */
-#define OPENREG_E_DEVICE_LOST 6  /* sticky for this device until drivers are selected again; driver.h, "Loss" */
-#define OPENREG_E_FORKED 7       /* this process is a fork() of one that had opened a driver */
-#define OPENREG_E_INTERNAL 8     /* a defect; any unknown code of a driver is read as this */
-#define OPENREG_E_BUSY 9         /* allocations, streams or events are alive, or another thread is initialising */
-#define OPENREG_E_PEER 10        /* another process of a collective has failed or ended; comm.h */
-#define OPENREG_E_TIMEOUT 11     /* a wait with a time limit reached it; what was awaited may still be running */
-#define OPENREG_E_CAPTURE 12     /* not possible on a stream that is being captured, or the capture was invalidated */
+#define OPENREG_E_DEVICE_LOST                                                                                          \
+    6                        /* sticky for this device until drivers are selected again; driver.h, "A device is lost" */
+#define OPENREG_E_FORKED 7   /* this process is a fork() of one that had opened a driver */
+#define OPENREG_E_INTERNAL 8 /* a defect; unknown codes of a driver are taken for it */
+#define OPENREG_E_BUSY 9     /* the devices have live objects, or a thread is inside a call that uses them */
+#define OPENREG_E_PEER 10    /* another process of a collective has failed or ended; comm.h */
+#define OPENREG_E_TIMEOUT 11 /* a wait reached its time limit; the work may still be running */
+#define OPENREG_E_CAPTURE 12 /* not possible on a stream that is being captured, or the capture was invalidated */
 
 #define OPENREG_LOG_DEBUG 10 /* levels as in Python's logging */
 #define OPENREG_LOG_INFO 20
