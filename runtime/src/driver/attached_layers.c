@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* attached_layers.c: the tables of open drivers, with the laboratory's layer around them and without (attached_layers.h). */
+/* attached_layers.c: the tables of open drivers, with and without the lab's layer around them (attached_layers.h). */
 #define _GNU_SOURCE
 #include "driver/attached_layers.h"
 
@@ -7,10 +7,10 @@
 #include "base/lock.h"
 #include "driver/driver_calls.h"
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of changes. A leaf */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* serialises changes. A leaf */
 static openreg_opened_driver *drivers;
 static unsigned users;
-static void (*wrap_table)(openreg_driver *table); /* once there was one */
+static void (*wrap_table)(openreg_driver *table); /* NULL until a layer was attached */
 
 OPENREG_HOT_TLS openreg_current_call openreg_current;
 
@@ -20,7 +20,7 @@ handle_forks(void)
     openreg_fork_hold(OPENREG_FORK_LAYERS, &lock);
 }
 
-/* The lock is held. */
+/* Called with the lock held. */
 static void
 set_table(openreg_opened_driver *driver)
 {

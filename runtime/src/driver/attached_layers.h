@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* attached_layers.h: the layer of libopenreg_lab.so that is put around drivers while these are open, and taken away again.
- * Internal.
+/* attached_layers.h: attaches the layer of libopenreg_lab.so to open drivers, and detaches it. Internal.
  *
- * It keeps the driver's instance, and replaces functions that the table has. The table with it is made once for an open driver,
- * and lives as long; a pointer is changed. The layer that a driver is opened through is around it already
+ * The layer keeps the driver's instance, and replaces functions that the table has. The table with the layer is made once for
+ * an open driver, and lives as long; switching changes a pointer. Layers that a driver is opened through come first
  * (registry/layer_stack.h). */
 #ifndef OPENREG_SRC_ATTACHED_LAYERS_H
 #define OPENREG_SRC_ATTACHED_LAYERS_H
@@ -11,24 +10,24 @@
 #include "base/internal_api.h"
 #include "driver/device_table.h"
 
-/* What it is there for. */
+/* The users of the layer. */
 #define OPENREG_ATTACHED_FAULTS 1u
 #define OPENREG_ATTACHED_RECORDER 2u
 
-/* Puts the layer around all drivers that are open, and will be, as long as it is on for one of these. `wrap` replaces
- * functions of the table, and is the same each time. Any thread. A call that has begun goes on in the layer. */
+/* Attaches the layer to all drivers that are open, or are opened later, while one of its users needs it. `wrap` replaces
+ * functions of the table, and is the same each time. Any thread. Calls in flight stay in the layer. */
 OPENREG_INTERNAL void openreg_layers_attach(unsigned user, int on, void (*wrap)(openreg_driver *table));
 
-/* A function of the layer was called: for whom. */
+/* For whom a function of the layer was called. */
 typedef struct openreg_caller {
-    const openreg_driver *below; /* the table that the layer is around */
+    const openreg_driver *below; /* the table below the layer */
     const void *driver;
     int32_t device;
     const char *call;
 } openreg_caller;
 OPENREG_INTERNAL openreg_caller openreg_layers_caller(void);
 
-/* The driver has been opened; it is about to be closed. */
+/* Called after a driver was opened, and before it is closed. */
 void openreg_layers_add(openreg_opened_driver *driver);
 void openreg_layers_remove(openreg_opened_driver *driver);
 

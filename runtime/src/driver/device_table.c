@@ -37,7 +37,7 @@ openreg_device_table_set_first_use(openreg_status (*function)(const char *call))
 void
 openreg_device_table_publish(openreg_device_table *table)
 {
-    /* In this order: whoever sees the new generation finds the table that it belongs to. */
+    /* In this order: a thread that reads the new generation finds the table that it belongs to. */
     atomic_store_explicit(&openreg_device_table_published, table, memory_order_release);
     __atomic_store_n(&published_generation, table != NULL ? table->generation : 0, __ATOMIC_RELEASE);
     (void)atomic_fetch_add_explicit(&publications, 1, memory_order_relaxed);
@@ -55,7 +55,7 @@ openreg_is_initialized(void)
     return openreg_generation() != 0;
 }
 
-/* Makes the table where there is none, or sets the error. Kept apart, so that the usual case needs no stack frame. */
+/* Makes the table if there is none, or sets the error. Kept apart, so that the usual case needs no stack frame. */
 static __attribute__((noinline)) openreg_status
 make_table(const char *call, const openreg_device_table *table, int32_t index)
 {
@@ -72,7 +72,7 @@ make_table(const char *call, const openreg_device_table *table, int32_t index)
 openreg_status
 openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out)
 {
-    for (;;) { /* again, where another thread has shut down what this one has made */
+    for (;;) { /* repeats if another thread has shut down the new table */
         const openreg_device_table *const table = openreg_device_table_peek();
         if (__builtin_expect(table != NULL && (uint32_t)index < (uint32_t)table->count, 1)) {
             *out = table;

@@ -11,27 +11,27 @@
 
 #include "driver/visible_devices.h"
 
-/* A driver that is open. */
+/* An open driver. */
 typedef struct openreg_opened_driver {
     _Atomic(const openreg_driver *) table; /* `own` or `wrapped` */
     openreg_instance instance;
-    /* The driver's table, or that of the layers that it was opened through, cut or zero-extended to our size; optional slots
+    /* The table of the driver, or of the layers that it was opened through, cut or zero-extended to this size; optional slots
      * may be NULL. */
     openreg_driver own;
-    openreg_driver wrapped; /* with the laboratory's layer, once that was there: attached_layers.c */
+    openreg_driver wrapped; /* with the lab's layer, once it was attached: attached_layers.c */
     int is_wrapped;
     struct openreg_opened_driver *next_opened;
     struct openreg_layer_level *levels; /* of the layers that it was opened through, or NULL */
     char name[32];
     openreg_visible_devices visible;
     openreg_device_info *infos;      /* of the visible devices, until it is closed */
-    int was_published;               /* 1 once a device table had its devices */
-    struct openreg_faults_s *faults; /* of its option, or NULL */
+    int was_published;               /* 1 once its devices were in a published table */
+    struct openreg_faults_s *faults; /* of its option `faults`, or NULL */
 } openreg_opened_driver;
 
 #define OPENREG_LOSS_NONE 0
 #define OPENREG_LOSS_SEEN 1  /* a slot has returned OPENREG_E_DEVICE_LOST */
-#define OPENREG_LOSS_KNOWN 2 /* likewise, and its text is stored */
+#define OPENREG_LOSS_KNOWN 2 /* the same, and its text is stored */
 
 typedef struct openreg_device {
     int32_t index;   /* openreg:index */
@@ -49,16 +49,16 @@ typedef struct openreg_device {
     atomic_ullong syncs_ended;       /* has returned; driver_calls.c */
     struct openreg_cache *cache;     /* cache.h; never NULL */
     struct openreg_stream_set *streams; /* stream.h; never NULL */
-    char loss_text[256]; /* what the driver said when it was lost, and its number; valid with LOSS_KNOWN */
+    char loss_text[256]; /* the driver's error when it was lost, with its number; valid with LOSS_KNOWN */
     int64_t loss_vendor_code;
-    char loss_call[64], loss_place[80]; /* likewise: the call that lost it, and its line of the program where races are
+    char loss_call[64], loss_place[80]; /* the same: the call that lost it, and its line of the program where races are
                                          * looked for */
 } openreg_device;
 
 typedef struct openreg_device_table {
     uint32_t generation; /* differs from every earlier table's: stale thread-local indices read as 0 */
     int32_t count;
-    int32_t binds; /* 1 if a driver has device_bind */
+    int32_t binds; /* 1 if any driver has device_bind */
     openreg_device *devices[OPENREG_MAX_DEVICES];
     struct openreg_device_table *retired; /* tables are never freed: lock-free readers may still hold one */
 } openreg_device_table;
@@ -70,7 +70,7 @@ openreg_device_is_lost(const openreg_device *device)
     return __builtin_expect(atomic_load_explicit(&device->loss, memory_order_relaxed) != OPENREG_LOSS_NONE, 0);
 }
 
-/* Written by openreg_device_table_publish() alone. */
+/* Written only by openreg_device_table_publish(). */
 extern _Atomic(openreg_device_table *) openreg_device_table_published;
 
 /* The published table, or NULL before openreg_init(), after openreg_shutdown() and in a bad fork. One acquire load. */
@@ -80,19 +80,19 @@ openreg_device_table_peek(void)
     return atomic_load_explicit(&openreg_device_table_published, memory_order_acquire);
 }
 
-/* Publishes the table (NULL: none) and its generation. By the holder of the driver lock, or in the child of a fork(). */
+/* Publishes the table (NULL: none) and its generation. For the holder of the driver lock, or the child of a fork(). */
 void openreg_device_table_publish(openreg_device_table *table);
-/* How often that has happened. */
+/* The number of publications. */
 uint32_t openreg_device_table_publications(void);
 
 /* openreg:index for use: initialises if needed, refuses a bad fork and an index outside [0, count) with the standard
  * texts ("<call>: The device index is out of range. It must be in [0, N), but got i."). Lock-free once initialised. */
 openreg_status openreg_device_get(const char *call, int32_t index, openreg_device **out);
-/* The table that has it, likewise. */
+/* The table of that device; otherwise the same. */
 openreg_status openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out);
 
-/* What openreg_device_get() calls where there is no table yet: openreg_init() on behalf of `call`, of a room above.
- * Set by a constructor of activation.c. */
+/* Sets what openreg_device_get() calls if there is no table yet: openreg_init() on behalf of `call`, which a room above
+ * this one has. Called by a constructor of activation.c. */
 void openreg_device_table_set_first_use(openreg_status (*initialize)(const char *call));
 
 #endif

@@ -44,7 +44,7 @@ defect(const char *name, const char *call, const char *text)
     return openreg_error_set_driver(OPENREG_E_INTERNAL, call, name, "%s", text);
 }
 
-/* A wait, or query, that fails also with what work on the host has left (host_errors.h). */
+/* A wait or query, which also reports errors of work on the host (host_errors.h). */
 #define OPENREG_WAIT_CALL(device, call, stream, whole, expression)                                                     \
     OPENREG_DEVICE_CALL(device, call, openreg_host_error_of((device), (stream), (whole), (expression)))
 
@@ -144,7 +144,7 @@ openreg_call_count(const openreg_driver *table, const char *name, const char *ca
 
 /* --------------------------------------------------------------------------------------------------------- devices */
 
-/* Completes what a driver said of a device, or refuses it. */
+/* Completes the driver's description of a device, or refuses it. */
 static openreg_status
 check_info(const openreg_driver *table, const char *name, const char *call, int32_t ordinal, openreg_device_info *info)
 {
@@ -417,8 +417,8 @@ openreg_call_host_alloc(openreg_device *device, const char *call, uint64_t size,
     return OPENREG_OK;
 }
 
-/* Whoever frees pinned memory has waited for the work that uses it, which on a lost device nobody can: its last copies may
- * still be reading. */
+/* A caller that frees pinned memory has waited for the work that uses it, except on a lost device, where it can't: the
+ * device's last copies may still read the memory. */
 static void
 drain_lost_devices(const char *call)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* driver_calls.h: every call of a driver's slot. Internal.
  *
- * Here, and only here, a NULL slot is noticed and emulated, the driver's error is completed with the name
- * of the call and of the driver, and `active` is set. `call` is the public function on whose behalf it happens. */
+ * Only this file checks for NULL slots and emulates them, completes a driver's error with the names of the call and of the
+ * driver, and sets `active`. `call` is the public function on whose behalf a slot is called. */
 #ifndef OPENREG_SRC_DRIVER_CALLS_H
 #define OPENREG_SRC_DRIVER_CALLS_H
 
@@ -15,18 +15,18 @@
 #include "driver/extensions.h"
 #include "driver/options.h"
 
-/* Bit i: function i of the table is there (open is 0). */
+/* Bit i: the table has function i (open is 0). */
 uint64_t openreg_driver_slots(const openreg_driver *table);
 
 /* Runs a slot on behalf of a device. Once one has returned OPENREG_E_DEVICE_LOST, OPENREG_DEVICE_CALL() of that device
- * fails with it and leaves the driver alone; OPENREG_RELEASE_CALL(), for what frees, destroys or only looks, still reaches it. */
+ * fails with it without calling the driver; OPENREG_RELEASE_CALL(), for slots that free, destroy or only read, still does. */
 #define OPENREG_DEVICE_CALL(device, call, expression)                                                                  \
     (openreg_device_is_lost(device) ? openreg_call_lost((device), (call))                                              \
                                     : OPENREG_RELEASE_CALL(device, call, expression))
 #define OPENREG_RELEASE_CALL(device, call, expression)                                                                 \
     (openreg_call_begin((device), (call)), openreg_call_end((device), (call), (expression)))
 
-/* What this thread calls a driver for, for layers (attached_layers.h): their functions are told neither. */
+/* The device and call on whose behalf this thread calls a driver, for layers (attached_layers.h): slots get neither. */
 typedef struct openreg_current_call {
     const openreg_device *device;
     const char *call;
@@ -44,7 +44,7 @@ openreg_status openreg_call_lost(const openreg_device *device, const char *call)
 /* As openreg_error_end_call(); remembers a loss. */
 openreg_status openreg_call_end(openreg_device *device, const char *call, openreg_status status);
 
-/* Of mem_alloc()'s addresses, where the driver says nothing: malloc()'s. */
+/* Alignment of mem_alloc()'s addresses if the driver has none of its own: that of malloc(). */
 #define OPENREG_LEAST_ALIGNMENT 16u
 
 /* For driver_open.c and topology.c, with no lock held. `name` is the candidate's. The count is checked: a driver
@@ -71,7 +71,7 @@ openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst
 openreg_status openreg_call_fill(openreg_device *, const char *call, void *dst, uint8_t value, uint64_t size,
                                  openreg_driver_stream);
 OPENREG_INTERNAL openreg_status openreg_call_device_sync(openreg_device *, const char *call);
-/* Likewise, but reaches the driver of a lost device too: before a buffer is freed that the device may be reading. */
+/* The same, but also calls the driver of a lost device: before a buffer is freed that the device may be reading. */
 openreg_status openreg_call_device_drain(openreg_device *, const char *call);
 openreg_status openreg_call_device_info(openreg_opened_driver *, const char *call, int32_t ordinal,
                                         openreg_device_info *out);
@@ -83,7 +83,7 @@ openreg_status openreg_call_stream_destroy(openreg_device *, const char *call, o
 openreg_status openreg_call_stream_query(openreg_device *, const char *call, openreg_driver_stream, int32_t *done);
 openreg_status openreg_call_stream_sync(openreg_device *, const char *call, openreg_driver_stream);
 openreg_status openreg_call_stream_native(openreg_device *, const char *call, openreg_driver_stream, void **out);
-/* Without the slot, or where it is refused, it returns when the function has: emulated_host_func.c. */
+/* Without the slot, or if it refuses the call, this returns when the function has: emulated_host_func.c. */
 openreg_status openreg_call_host_func(openreg_device *, const char *call, openreg_driver_stream,
                                       void (*function)(void *argument), void *argument);
 openreg_status openreg_call_host_alloc(openreg_device *, const char *call, uint64_t size, void **out);
@@ -92,11 +92,11 @@ openreg_status openreg_call_host_free(openreg_device *, const char *call, void *
 openreg_status openreg_call_mem_info(openreg_device *, const char *call, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_call_host_alias(openreg_device *, const char *call, void *ptr, void **out);
 
-/* Markers: the driver's event, or a made-up one, as one value. Used by event.c and, for recorded streams, cache.c. */
+/* Markers: the driver's event, or an emulated one, as one value. Used by event.c and, for recorded streams, cache.c. */
 typedef struct openreg_backend_event {
     openreg_driver_event native; /* NULL for an emulated event */
     uint64_t ticket;             /* emulated: value of the device's sync counter that completes it; 0: complete */
-    uint64_t recorded_ns;        /* emulated: host clock when it was seen complete, 0 before */
+    uint64_t recorded_ns;        /* emulated: host clock when it was found complete, 0 before */
     int32_t recorded;            /* 1 once recorded */
     uint32_t flags;              /* OPENREG_EVENT_TIMING */
 } openreg_backend_event;
@@ -107,14 +107,14 @@ openreg_status openreg_call_marker_record(openreg_device *, const char *call, op
                                           openreg_driver_stream);
 openreg_status openreg_call_marker_query(openreg_device *, const char *call, openreg_backend_event *, int32_t *done);
 openreg_status openreg_call_marker_sync(openreg_device *, const char *call, openreg_backend_event *);
-/* `waiter` may be of another device of the same driver; of another driver: the host waits. */
+/* `waiter` may belong to another device of the same driver; if it belongs to another driver the host waits. */
 openreg_status openreg_call_stream_wait(openreg_device *waiter, const char *call, openreg_driver_stream,
                                         openreg_device *recorded_on, openreg_backend_event *);
 openreg_status openreg_call_marker_elapsed(openreg_device *, const char *call, openreg_backend_event *start,
                                            openreg_backend_event *end, int64_t *nanoseconds);
 /* ---- Extensions ---- */
 
-/* Of openreg/vmm.h; what the driver gives is checked. */
+/* Functions of openreg/vmm.h; results of the driver are checked. */
 openreg_status openreg_call_granularity(openreg_device *device, const char *call, const openreg_vmm *growing,
                                         uint64_t *out);
 openreg_status openreg_call_reserve(openreg_device *device, const char *call, const openreg_vmm *growing, uint64_t size,
@@ -125,7 +125,7 @@ openreg_status openreg_call_unmap(openreg_device *device, const char *call, cons
                                   uint64_t offset, uint64_t size);
 openreg_status openreg_call_release(openreg_device *device, const char *call, const openreg_vmm *growing, void *ptr);
 
-/* Of openreg/schedule.h. */
+/* A function of openreg/schedule.h. */
 openreg_status openreg_call_poison(openreg_device *device, const char *call, const openreg_schedule *schedule,
                                    void *ptr, uint64_t size, openreg_driver_stream stream);
 

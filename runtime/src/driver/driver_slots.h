@@ -5,7 +5,7 @@
 
 #include <openreg/driver.h>
 
-/* X(name, group): a table has all functions of a group or none; "" is independent, REQUIRED may not be missing. */
+/* X(name, group): a table has all functions of a group or none; "" is a group of its own, REQUIRED must not be NULL. */
 #define OPENREG_SLOT_REQUIRED "required"
 #define OPENREG_SLOT_MAP(X)                                                                                            \
     X(open, OPENREG_SLOT_REQUIRED)                                                                                     \

@@ -2,7 +2,7 @@
 /* emulated_events.c: a driver's events, and their emulation (driver_calls.h).
  *
  * An emulated event is complete once a device_sync() that began after its record has returned; its ticket is the number
- * of the first such call (openreg_call_device_sync() counts them). Nothing is queued, so nobody has to poll: query and
+ * of the first such call (openreg_call_device_sync() counts them). Nothing is queued, so no polling is needed: query and
  * sync of a marker that is not complete synchronise the device. A timed one is synchronised when it is recorded, so
  * that the clock is read when the work before it has just ended.
  *

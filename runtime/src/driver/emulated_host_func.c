@@ -2,9 +2,9 @@
 /* emulated_host_func.c: host functions of a stream, by the driver or, where it has no host_func() or refuses the call,
  * by a thread of the runtime (driver_calls.h).
  *
- * Without a host function nothing but the driver's own work can hold a stream back, so the caller is what waits: for the
- * stream, then for the function. What it queues afterwards is behind the function, on this stream and on every one that
- * waits for an event of it. */
+ * Without host_func() only the driver's own work can hold a stream back, so the caller waits: for the stream, then for the
+ * function. Work that it queues afterwards is behind the function, on this stream and on every one that waits for an event
+ * of this stream. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -24,8 +24,8 @@ run(void *argument)
     return NULL;
 }
 
-/* Runs the function on a thread of its own, whose signals are blocked, and waits for it: the caller may hold locks, or
- * have thread-local state, which the function must not see on one driver and miss on another. */
+/* Runs the function on a thread of its own, whose signals are blocked, and waits for it: locks and thread-local state of the
+ * caller must not be available on some drivers only. */
 static openreg_status
 run_on_thread(const char *call, host_call *wanted)
 {

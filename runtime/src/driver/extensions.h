@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* extensions.h: the tables of functions that a driver's extension() gives, and when one is fit for use. Internal. */
+/* extensions.h: the tables of functions that a driver's extension() returns, and whether one is fit for use. Internal. */
 #ifndef OPENREG_SRC_EXTENSIONS_H
 #define OPENREG_SRC_EXTENSIONS_H
 
@@ -23,15 +23,15 @@ typedef struct openreg_extension {
 OPENREG_INTERNAL extern const openreg_extension openreg_extension_comm, openreg_extension_graph, openreg_extension_ipc,
     openreg_extension_schedule, openreg_extension_vmm;
 
-/* Whether a table has the size and version, and no required function is NULL; else `why` says what is wrong with it. */
+/* Whether a table has the size and version, and no required function is NULL; else `why` says which it lacks. */
 OPENREG_INTERNAL bool openreg_extension_is_fit(const openreg_extension *what, const void *table, char *why,
                                                size_t size);
 
 /* The driver's table; NULL, and OPENREG_OK, if it has none. OPENREG_E_INCOMPATIBLE: one that is not fit. Fields beyond the
- * frozen size are there only if its struct_size says so. */
+ * frozen size exist only if its struct_size includes them. */
 OPENREG_INTERNAL openreg_status openreg_call_extension(const char *call, const openreg_opened_driver *driver,
                                                        const openreg_extension *what, const void **out);
-/* The same for those who do without: an unfit table is a warning, and NULL. */
+/* The same for callers that work without the extension: an unfit table is a warning, and NULL. */
 const void *openreg_find_extension(const char *call, const openreg_opened_driver *driver,
                                    const openreg_extension *what);
 

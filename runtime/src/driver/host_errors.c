@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* host_errors.c: the list of errors that are left (host_errors.h). */
+/* host_errors.c: the list of errors that no wait has reported yet (host_errors.h). */
 #define _GNU_SOURCE
 #include "driver/host_errors.h"
 
@@ -20,8 +20,8 @@ typedef struct left_error {
 } left_error;
 
 atomic_uint openreg_host_errors;
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of the list. A leaf */
-static left_error *errors, *last;                    /* the oldest first */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the list. A leaf */
+static left_error *errors, *last;                    /* oldest first */
 
 __attribute__((constructor)) static void
 handle_forks(void)

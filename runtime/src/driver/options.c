@@ -17,7 +17,7 @@
 /* count << 32 | index, so that both are read at once; 0: not set. */
 static atomic_uint_least64_t process;
 
-/* Key and value in one block that the key starts. */
+/* Key and value in one block, which begins with the key. */
 static int
 make_option(const char *key, size_t key_length, const char *value, openreg_option *out)
 {
@@ -47,7 +47,7 @@ place_of(const openreg_options *options, const char *key)
     return at;
 }
 
-/* Owns `option` from here on. */
+/* Takes ownership of `option`. */
 static int
 put(openreg_options *options, openreg_option option)
 {
@@ -139,7 +139,7 @@ openreg_options_set_from(openreg_options *options, const openreg_environment *en
         openreg_option option;
         if (!make_option(key, (size_t)(equals - key), equals + 1, &option))
             return 0;
-        for (char *c = (char *)(uintptr_t)option.key; *c != '\0'; ++c) /* still ours alone */
+        for (char *c = (char *)(uintptr_t)option.key; *c != '\0'; ++c) /* not shared yet */
             *c = (char)tolower((unsigned char)*c);
         if (!put(options, option))
             return 0;

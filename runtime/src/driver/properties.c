@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* properties.c: device properties from what a driver says (properties.h). */
+/* properties.c: device properties from a driver's description (properties.h). */
 #define _GNU_SOURCE
 #include "driver/properties.h"
 

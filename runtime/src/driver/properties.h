@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* properties.h: what the public functions say of a device. Internal. */
+/* properties.h: device properties for the public functions. Internal. */
 #ifndef OPENREG_SRC_PROPERTIES_H
 #define OPENREG_SRC_PROPERTIES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* span.h: a call that observers see begin and end (openreg_span, openreg/observer.h). Internal.
+/* span.h: reports the begin and end of a call to observers (openreg_span, openreg/observer.h). Internal.
  *
  *   openreg_watched_span span;
  *   openreg_span_begin(&span, OPENREG_TRACE_FILL, call, "", device, stream, size, OPENREG_HOST, index);

@@ -74,7 +74,7 @@ openreg_visible_devices_read(const char *call, const char *driver, const char *v
     openreg_text_trim(&item, &length);
     if (length == 3 && strncasecmp(item, "all", 3) == 0)
         return read_all(&r, out);
-    /* Not openreg_list_next(): an empty place is no id either. */
+    /* Not openreg_list_next(), which skips empty items: here they are errors. */
     for (const char *start = value;;) {
         const size_t span = strcspn(start, ",");
         item = start;

@@ -7,15 +7,15 @@
 
 #define OPENREG_VISIBLE_DEVICES "visible_devices" /* key of the option */
 
-/* The devices of a driver that count, in order. */
+/* The visible devices of a driver, in order. */
 typedef struct openreg_visible_devices {
     int32_t count;
     int32_t ordinals[OPENREG_MAX_DEVICES];
 } openreg_visible_devices;
 
 /* `value`: NULL or "all", or ids separated by commas, of the `found` devices that the driver has. `variable` is what the
- * message calls the value. Errors: OPENREG_E_INVALID (a text that is no id, an id that does not exist, one given twice,
- * an empty place), OPENREG_E_NO_DEVICE (more devices than PyTorch can count). */
+ * message calls the value. Errors: OPENREG_E_INVALID (not an id, an id that does not exist or is repeated, an empty
+ * item), OPENREG_E_NO_DEVICE (more devices than PyTorch can count). */
 openreg_status openreg_visible_devices_read(const char *call, const char *driver, const char *variable,
                                             const char *value, int32_t found, openreg_visible_devices *out);
 
