@@ -93,7 +93,7 @@ openreg_communicator_id_size(int32_t index, uint32_t *out)
     return find_id_size(call, device, table, out);
 }
 
-/* An id that the caller gives or wants has the driver's size. */
+/* Checks that the caller's id has the driver's size. */
 static openreg_status
 check_id(const char *call, openreg_device *device, const openreg_comm *table, const void *id, uint32_t size)
 {

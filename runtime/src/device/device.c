@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* device.c: the calling thread's current device, and questions about devices (openreg.h). */
+/* device.c: the calling thread's current device, and properties of devices (openreg.h). */
 #include "base/error.h"
 #include "base/inside.h"
 #include "base/sized_struct.h"
@@ -10,9 +10,9 @@
 #include "driver/span.h"
 #include "watch/capture.h"
 
-/* The thread's choice, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
- * index. It counts for the table of that generation alone: after a shutdown, and in a new thread, the current device is
- * 0. `bound` is the device that device_bind last made the vendor's; the vendor starts at its device 0, which need not be
+/* The thread's current device, packed so that it is read and written at once: generation of the table << 32 | bound << 16 |
+ * index. It is valid only for the table of that generation: after a shutdown, and in a new thread, the current device is
+ * 0. `bound` is the device that device_bind() last made current for the vendor, whose initial device 0 need not be
  * openreg:0. */
 static OPENREG_HOT_TLS uint64_t current;
 #define NONE_BOUND 0xffff
@@ -39,8 +39,8 @@ set_index(const openreg_device_table *table, int32_t index, int32_t bound)
     current = (uint64_t)table->generation << 32 | (uint64_t)(uint32_t)bound << 16 | (uint32_t)index;
 }
 
-/* Whether the index can be set with nothing else to do: the usual case, kept apart from the rest so that it needs no
- * stack frame. */
+/* Whether setting the index is all there is to do: the usual case, kept apart from the rest so that it needs no stack
+ * frame. */
 static inline int
 is_simple(const openreg_device_table *table, int32_t index)
 {
@@ -48,7 +48,7 @@ is_simple(const openreg_device_table *table, int32_t index)
            __builtin_expect(!table->binds, 1);
 }
 
-/* Makes an index current, and the vendor's too where a driver wants to know. `previous` may be NULL. */
+/* Makes an index current, also for the vendor if a driver has device_bind(). `previous` may be NULL. */
 static __attribute__((noinline)) openreg_status
 set_with_care(const char *call, int32_t index, int32_t *previous)
 {

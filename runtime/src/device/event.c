@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* event.c: events (openreg.h). What a driver lacks is emulated (emulated_events.c).
  *
- * A handle is not an address but a slot number and the number of its use, so that a destroyed or made-up handle is
- * refused instead of followed. */
+ * A handle is not an address but a slot number and the number of the slot's use, so that a destroyed or invalid handle is
+ * refused, not dereferenced. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdlib.h>
@@ -18,10 +18,10 @@
 #include "watch/capture.h"
 
 #define CHUNK_SLOTS 256u
-#define MAX_EVENTS 1048576 /* of a process, alive at a time */
+#define MAX_EVENTS 1048576 /* live events of a process */
 #define MAX_CHUNKS (MAX_EVENTS / CHUNK_SLOTS)
 
-/* Slots are never given back to the host, so reading one through a stale handle is safe. */
+/* Slots are never freed, so reading one through a stale handle is safe. */
 typedef struct event_slot {
     atomic_uint use;   /* odd while the event lives; the upper half of its handle */
     uint32_t number;   /* of this slot, constant */
@@ -50,7 +50,7 @@ handle_of(const event_slot *slot, unsigned use)
     return (openreg_event)(uintptr_t)(((uint64_t)use << 32) | (slot->number + 1u));
 }
 
-/* The slot that a handle means if it is that of a live event, else NULL. */
+/* The slot of a live event's handle, or NULL. */
 static event_slot *
 find(openreg_event event)
 {
@@ -128,8 +128,8 @@ reach(const char *call, openreg_event event, event_slot **out)
     return OPENREG_OK;
 }
 
-/* One event at one moment: query, sync and wait work on such a copy, and so mean the latest record at the time of
- * their call, whatever is recorded meanwhile. Errors: OPENREG_E_INVALID (not a live event), OPENREG_E_FORKED. */
+/* A copy of an event's state: query, sync and wait use one, and so mean the latest record at the time of their call,
+ * even if the event is recorded during it. Errors: OPENREG_E_INVALID (not a live event), OPENREG_E_FORKED. */
 static openreg_status
 read_event(const char *call, openreg_event event, openreg_device **device, openreg_backend_event *marker)
 {
@@ -183,14 +183,14 @@ openreg_event_destroy(openreg_event event)
     if (event == NULL)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(reach(call, event, &slot));
-    /* The use number is what makes the handle valid; whoever ends it owns the slot. So two threads that destroy one
-     * event, the callers' error, cannot destroy it twice. */
+    /* The use number makes the handle valid; the thread that ends it owns the slot. So two threads that destroy one event,
+     * which is the callers' error, cannot destroy it twice. */
     unsigned use = (unsigned)((uint64_t)(uintptr_t)event >> 32);
     if (!atomic_compare_exchange_strong_explicit(&slot->use, &use, use + 1, memory_order_acq_rel, memory_order_relaxed))
         return openreg_error_set(OPENREG_E_INVALID, call, "%p is not a live event", (void *)event);
     openreg_device *const device = slot->device;
     const openreg_status status = openreg_call_marker_destroy(device, call, &slot->marker);
-    if (status != OPENREG_OK) { /* nothing has changed: the event lives on */
+    if (status != OPENREG_OK) { /* nothing has changed: the event is still live */
         atomic_store_explicit(&slot->use, (unsigned)((uint64_t)(uintptr_t)event >> 32), memory_order_release);
         return status;
     }
@@ -282,7 +282,7 @@ openreg_stream_wait_event(int32_t index, openreg_stream stream, openreg_event ev
     return OPENREG_OK;
 }
 
-/* A marker that can be measured, else the reason why not. */
+/* Sets an error if the marker cannot be measured. */
 static openreg_status
 read_timed(const char *call, const char *which, openreg_event event, openreg_device **device,
            openreg_backend_event *marker)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* host_work.c: what those need who do a stream's work on the host (openreg/host_work.h). */
+/* host_work.c: functions for libraries that do a stream's work on the host (openreg/host_work.h). */
 #define _GNU_SOURCE
 #include <openreg/host_work.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lab_access.h: what the libraries beside libopenreg.so (lab, graph, sharing) ask of the devices. Internal. */
+/* lab_access.h: access to devices for the libraries beside libopenreg.so (lab, graph, sharing). Internal. */
 #ifndef OPENREG_SRC_LAB_ACCESS_H
 #define OPENREG_SRC_LAB_ACCESS_H
 
@@ -8,17 +8,17 @@
 #include "base/internal_api.h"
 #include "driver/device_table.h"
 
-/* The driver of openreg:index, the same for all devices of one; NULL: there is no such device. Never initialises. */
+/* The driver of openreg:index, one pointer for all devices of a driver; NULL: no such device. Never initialises. */
 OPENREG_INTERNAL const void *openreg_lab_driver_of(int32_t index);
 
-/* Likewise, and the driver's handle of a stream. 0: there is none. Sets no error. */
+/* The same, and the driver's handle of a stream. 0: there is none. Sets no error. */
 OPENREG_INTERNAL int openreg_lab_stream_of(int32_t index, openreg_stream stream, const void **driver,
                                            openreg_driver_stream *handle);
 
-/* The device counts as lost no longer. */
+/* Ends the device's loss. */
 OPENREG_INTERNAL void openreg_lab_heal(int32_t index);
 
-/* A device whose driver captures by itself, or doesn't (`table` is NULL). */
+/* A device, and its driver's graph extension; `table` is NULL if the driver does not capture by itself. */
 typedef struct openreg_graph_site {
     openreg_device *device;
     const openreg_graph_table *table;
@@ -27,7 +27,7 @@ typedef struct openreg_graph_site {
     openreg_driver_stream handle;
 } openreg_graph_site;
 
-/* Errors: those of a stream that isn't the device's, OPENREG_E_INCOMPATIBLE (an unfit table). */
+/* Errors: OPENREG_E_INVALID (a stream of another device), OPENREG_E_INCOMPATIBLE (an unfit table). */
 OPENREG_INTERNAL openreg_status openreg_graph_reach(const char *call, int32_t index, openreg_stream stream,
                                                     openreg_graph_site *out);
 

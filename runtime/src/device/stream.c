@@ -2,9 +2,9 @@
 /* stream.c: streams of a device and the thread's current one (stream.h, openreg.h).
  *
  * An id is (table << 32) | ((device + 1) << 16) | (slot + 1); slots are level * STREAMS_PER_POOL + number, level 0
- * is the most urgent; the first device table is 0, so that an id that was kept while drivers were selected again means no
- * stream of the new devices. 0 is every device's default stream. A driver without streams gives distinct ids that all mean its default
- * stream, so that code which juggles streams behaves, only without overlap. */
+ * is the most urgent. The first device table is 0; an id from before drivers were reselected therefore names no stream of
+ * the new devices. 0 is every device's default stream. A driver without streams has distinct ids that all name its default
+ * stream, so that code with several streams works, only without overlap. */
 #define _GNU_SOURCE
 #include "device/stream.h"
 
@@ -24,7 +24,7 @@
 
 #define STREAMS_PER_POOL 32
 
-/* More priorities than any vendor has; a driver that names more gets the least urgent ones merged. */
+/* More priorities than any vendor has; if a driver has more, the least urgent ones are merged. */
 #define MAX_LEVELS 32
 
 typedef struct pool_stream {
@@ -63,10 +63,10 @@ openreg_stream_set_destroy(struct openreg_stream_set *streams)
 {
     static const char call[] = "openreg_shutdown";
     const openreg_error_fields before = openreg_error_save();
-    const int is_lost = openreg_device_is_lost(streams->device); /* then the first error has told it */
+    const int is_lost = openreg_device_is_lost(streams->device); /* then the error is set already */
     if (is_lost)
         (void)openreg_call_device_drain(streams->device, call);
-    /* The driver may be unloaded, or the function's library: nothing of the caller's may run after the shutdown. */
+    /* The driver may be unloaded, or the function's library: no function of the caller may run after the shutdown. */
     if (!is_lost && atomic_load_explicit(&streams->has_default_functions, memory_order_relaxed) &&
         openreg_call_stream_sync(streams->device, call, NULL) != OPENREG_OK)
         openreg_log(OPENREG_LOG_WARNING, "%s", openreg_last_error()->message);
@@ -107,7 +107,7 @@ id_of(const struct openreg_stream_set *set, int64_t slot)
     return set->table | ((int64_t)(set->device->index + 1) << 16) | (slot + 1);
 }
 
-/* The slot of an id that openreg_stream_from_pool() has given, or NULL. */
+/* The slot of an id that openreg_stream_from_pool() has returned, or NULL. */
 static pool_stream *
 find_slot(const openreg_device *device, openreg_stream stream)
 {
@@ -211,7 +211,7 @@ openreg_set_current_stream(int32_t index, openreg_stream stream)
     return OPENREG_OK;
 }
 
-/* What most functions on a stream begin with. */
+/* The common beginning of functions on a stream. */
 static openreg_status
 reach(const char *call, int32_t index, openreg_stream stream, openreg_device **device, openreg_driver_stream *handle)
 {
@@ -227,7 +227,7 @@ openreg_stream_tell_of_loss(const openreg_device *device, const char *call, open
                            is_known ? device->loss_place : "");
 }
 
-/* The host has seen all work of the stream. */
+/* Reports that the host has waited for all work of the stream. */
 static void
 tell_of_host(int32_t index, openreg_stream stream)
 {
@@ -270,7 +270,7 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     return OPENREG_OK;
 }
 
-/* A host function, of which observers see that the host has come behind its stream. */
+/* A host function that first reports to observers that the host is ordered behind its stream. */
 typedef struct followed_function {
     void (*function)(void *argument);
     void *argument;
@@ -343,7 +343,7 @@ openreg_stream_priority(int32_t index, openreg_stream stream, int32_t *out)
     const int32_t high = device->info.priority_high;
     const int32_t low = device->info.priority_low;
     if (stream == OPENREG_STREAM_DEFAULT)
-        *out = high > 0 ? high : low < 0 ? low : 0; /* 0, or what is nearest to it */
+        *out = high > 0 ? high : low < 0 ? low : 0; /* 0, or the priority nearest to it */
     else
         *out = high + (int32_t)(((stream & 0xffff) - 1) / STREAMS_PER_POOL);
     return OPENREG_OK;

@@ -6,7 +6,8 @@
 #include "driver/device_table.h"
 #include "watch/observers.h"
 
-/* For activation.c; `generation` is that of the device's table. NULL if memory is short. destroy() syncs and destroys the streams that were made. */
+/* For activation.c; `generation` is that of the device's table. NULL if memory is short. destroy() synchronises and destroys
+ * the streams that were made. */
 struct openreg_stream_set *openreg_stream_set_create(openreg_device *device, uint32_t generation);
 void openreg_stream_set_destroy(struct openreg_stream_set *streams);
 
@@ -15,7 +16,8 @@ void openreg_stream_set_destroy(struct openreg_stream_set *streams);
 openreg_status openreg_stream_resolve(openreg_device *device, const char *call, openreg_stream stream,
                                       openreg_driver_stream *out);
 
-/* Before each call that uses a stream, or an event of one: observers see those of a lost device. No lock is held. */
+/* Called before each call that uses a stream, or an event of one: reports those of a lost device to observers. No lock is
+ * held. */
 void openreg_stream_tell_of_loss(const openreg_device *device, const char *call, openreg_stream stream);
 static inline void
 openreg_stream_is_used(const openreg_device *device, const char *call, openreg_stream stream)
