@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* clock.h: the host's clock for made-up events and traces. Internal. */
+/* clock.h: the host's clock for emulated events and traces. Internal. */
 #ifndef OPENREG_SRC_CLOCK_H
 #define OPENREG_SRC_CLOCK_H
 

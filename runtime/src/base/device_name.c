@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* device_name.c: the word for devices in texts (device_name.h). */
+/* device_name.c: the name of devices in texts (device_name.h). */
 #define _GNU_SOURCE
 #include "base/device_name.h"
 
@@ -13,7 +13,7 @@
 #define LONGEST 31
 
 static const char usual[] = "openreg";
-static _Atomic(const char *) name = usual; /* or a copy of what is set, which is never freed */
+static _Atomic(const char *) name = usual; /* or a copy of the name that was set, never freed */
 
 const char *
 openreg_device_name(void)

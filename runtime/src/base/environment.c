@@ -26,7 +26,7 @@ openreg_environment_read(void)
     openreg_environment *const environment = calloc(1, sizeof *environment);
     if (environment == NULL)
         return NULL;
-    /* What secure_getenv() asks, for variables whose names are not known here. */
+    /* The condition of secure_getenv(), for variables whose names are not known here. */
     char **const variables = getauxval(AT_SECURE) != 0 ? NULL : environ;
     for (char **variable = variables; variable != NULL && *variable != NULL; ++variable) {
         if (strncmp(*variable, prefix, PREFIX_LENGTH) != 0 || strchr(*variable, '=') == NULL)

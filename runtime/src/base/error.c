@@ -13,7 +13,7 @@
 #include "base/thread.h"
 
 /* Used by a thread for which not even its own record could be allocated. Several such threads share it: their texts
- * may mix, their codes are returned all the same. */
+ * may mix, but the returned codes are right. */
 static openreg_error_fields emergency_record;
 static const openreg_error no_error;
 
@@ -32,7 +32,7 @@ openreg_show_text(char *shown, size_t size, const char *text)
     openreg_text_copy_shown(shown, size, text, 0);
 }
 
-/* The one place where an error's parts become a sentence. */
+/* The only place where an error's parts are joined to a message. */
 static void
 compose(const openreg_error_fields *error, int with_call, int with_driver, char *out, size_t size)
 {

@@ -15,20 +15,19 @@
             return return_not_ok_status;                                                                               \
     } while (0)
 
-/* A thread's error in its parts. The message that openreg_last_error() shows is put together from them in error.c and
- * nowhere else:
+/* A thread's error in parts. Only error.c joins them to the message of openreg_last_error():
  *   [<call>: ][driver "<driver>": ]<text>[ (<CODE NAME><note>)]
- * Name and code are shown where is_drivers is set. */
+ * Driver and code appear if is_drivers is set. */
 typedef struct openreg_error_fields {
     openreg_status code;  /* OPENREG_OK: no error */
-    int32_t is_drivers;   /* 1: `text` is a driver's own, or of what a driver did */
+    int32_t is_drivers;   /* 1: `text` is from a driver, or about one */
     int32_t names_driver; /* 1: `text` holds the driver's name */
     int32_t names_code;   /* 1: `text` holds the code's name */
-    int32_t names_path;   /* 1: `text` holds the path of the library that it is about */
+    int32_t names_path;   /* 1: `text` holds the path of the library concerned */
     int64_t vendor_code;
     char driver[32];
     char call[64]; /* the public function that failed, or "" */
-    char note[48]; /* what else is to be said of the code, or "" */
+    char note[48]; /* an addition to the code, or "" */
     char text[1024];
 } openreg_error_fields;
 
@@ -37,29 +36,29 @@ typedef struct openreg_error_fields {
 OPENREG_INTERNAL openreg_status openreg_error_set(openreg_status code, const char *call, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Likewise, of something that a driver did. */
+/* The same, for an error that a driver caused. */
 OPENREG_INTERNAL openreg_status openreg_error_set_driver(openreg_status code, const char *call, const char *driver,
                                                          const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* The text of the thread's error names that driver, whose number of it is `vendor_code`. Returns the error's code. */
+/* Notes that the text of the thread's error names that driver, and the vendor's number. Returns the error's code. */
 openreg_status openreg_error_names_driver(const char *driver, int64_t vendor_code);
 
 /* Whether that text names the error's code. */
 void openreg_error_names_code(int it_does);
-/* It names the path of the library. Returns the error's code. */
+/* Notes that the text names the path of the library. Returns the error's code. */
 openreg_status openreg_error_names_path(void);
 
-/* The function on whose behalf an error without a call has happened. Returns the error's code. */
+/* Sets the function on whose behalf an error without a call has happened. Returns the error's code. */
 openreg_status openreg_error_set_call(const char *call);
 
-/* Makes the message so far, with "<prefix>: " in front, the text of the thread's error, and returns its code. */
+/* Replaces the text of the thread's error by "<prefix>: " and its message so far. Returns the error's code. */
 openreg_status openreg_error_prefix(const char *prefix);
 
-/* The thread's error, to be put back after calls whose failures are nobody's concern. */
+/* Saves and restores the thread's error around calls whose failures are ignored. */
 OPENREG_INTERNAL openreg_error_fields openreg_error_save(void);
 OPENREG_INTERNAL void openreg_error_restore(const openreg_error_fields *saved);
 
-/* The message of an error for someone who knows already that `call` failed, and that `driver` is meant: without them. */
+/* The message of an error without the names of `call` and `driver`, for a reader who knows them already. */
 void openreg_error_reason(const openreg_error_fields *error, const char *call, const char *driver, char *out,
                           size_t size);
 
@@ -69,12 +68,12 @@ void openreg_error_reason(const openreg_error_fields *error, const char *call, c
 void openreg_error_begin_call(void);
 openreg_status openreg_error_end_call(const char *driver, const char *call, openreg_status code);
 
-/* How often this thread's driver has called set_error() since begin_call(), and the last code that it gave. */
+/* How often this thread's driver has called set_error() since begin_call(), and its last code. */
 OPENREG_INTERNAL uint32_t openreg_error_times_set(openreg_status *code);
 /* 1 if status.h has the code, else 0. */
 OPENREG_INTERNAL int openreg_error_is_known(openreg_status code);
 
-/* What drivers get: set_error() writes this thread's record, log() goes to log.h. Static. */
+/* The host table for drivers: set_error() writes this thread's record, log() calls log.h. Static. */
 OPENREG_INTERNAL extern const openreg_host openreg_host_services;
 
 #endif

@@ -16,13 +16,13 @@ static atomic_int bad_fork;
 static atomic_int drivers_at_risk;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-/* Each is written once, while its library is loaded, and then has its bit. */
+/* Each is written once, while its library is loaded; its bit is set then. */
 static openreg_fork_handlers handlers[OPENREG_FORK_STAGES];
 static openreg_lock *held[OPENREG_FORK_STAGES];
 static atomic_uint have_handlers, have_locks;
 static_assert(OPENREG_FORK_STAGES <= 32, "a bit for each stage");
 
-/* Of the fork that this thread is in: what was prepared is what is ended. */
+/* The stages prepared for this thread's current fork: the same ones are ended. */
 static _Thread_local unsigned forks_handlers, forks_locks;
 static _Thread_local unsigned own_locks; /* of stages: by openreg_fork_take() */
 
@@ -65,7 +65,7 @@ before_fork(void)
 {
     forks_handlers = forks_locks = 0;
     for (int stage = OPENREG_FORK_STAGES - 1; stage >= 0; --stage) {
-        /* Read at each stage: a stage before may have waited for libopenreg_lab.so, which has some of the rest. */
+        /* Read at each stage: an earlier stage may have waited for libopenreg_lab.so, which sets later ones. */
         forks_handlers |= atomic_load_explicit(&have_handlers, memory_order_acquire) & 1u << stage;
         forks_locks |= atomic_load_explicit(&have_locks, memory_order_acquire) & ~own_locks & 1u << stage;
         if (has(forks_handlers, stage) && handlers[stage].prepare != NULL)
@@ -103,7 +103,7 @@ after_fork_in_child(void)
 static void
 install_handlers(void)
 {
-    /* Fails only without memory; then a child is not protected, and nothing else is lost. */
+    /* Fails only if memory is short; then children are not protected, but nothing else is lost. */
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

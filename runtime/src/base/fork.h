@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fork.h: what a child made by fork() may do, and what the modules do around a fork(). Internal.
+/* fork.h: what a child made by fork() may do, and the fork handlers of the modules. Internal.
  *
- * In a child that may not use its parent's drivers the published table is cleared, so no fast path checks for a fork: without a
- * table every call takes the slow path, and that one refuses. openreg_in_bad_fork() (openreg.h) is one atomic load. */
+ * In a child that may not use its parent's drivers the published table is withdrawn, so no fast path checks for a fork: without
+ * a table every call takes the slow path, which refuses it. openreg_in_bad_fork() (openreg.h) is one atomic load. */
 #ifndef OPENREG_SRC_FORK_H
 #define OPENREG_SRC_FORK_H
 
@@ -17,17 +17,17 @@ OPENREG_INTERNAL openreg_status openreg_fork_reject(const char *call);
 /* Installs the handlers, once. Called before anything is loaded or traced. */
 OPENREG_INTERNAL void openreg_fork_watch(void);
 
-/* Counts drivers that are being opened, or are open without OPENREG_CAP_FORK_SAFE: while there is one, a child is
- * poisoned. */
+/* Counts drivers that are being opened, or are open without OPENREG_CAP_FORK_SAFE: while there is one, a child may not use
+ * devices. */
 void openreg_fork_at_risk(int change);
 
-/* The order in which modules handle a fork, in the parent and in the child; before it, the reverse one. A lock that is taken
- * while another one is held comes before it here. Every lock that guards more than one word is held over the fork, so that the
- * child finds whole what it guards, whatever other threads of the parent were doing; but not those that are held while a
- * driver works on one object alone (an event, a stream that is made), of which the child finds the state before. */
+/* The order in which modules handle a fork afterwards, in the parent and in the child; before it, the order is reversed. A lock
+ * that is taken while another one is held comes before it here. Every lock that guards more than one word is held over the
+ * fork, so that its data is consistent in the child, whatever other threads of the parent were doing. The exceptions are locks
+ * held while a driver works on one object (an event, a new stream): the child finds the object's state before that. */
 typedef enum openreg_fork_stage {
     OPENREG_FORK_INSIDE,      /* the list of marks */
-    OPENREG_FORK_TABLE,       /* withdraws the table from a poisoned child */
+    OPENREG_FORK_TABLE,       /* withdraws the table in a child that may not use devices */
     OPENREG_FORK_OBSERVERS,   /* changes of the list */
     OPENREG_FORK_LAYERS,      /* changes of what is attached to open drivers */
     OPENREG_FORK_HOST_ERRORS, /* the list */
@@ -45,13 +45,13 @@ typedef enum openreg_fork_stage {
     OPENREG_FORK_EXPORTS,     /* the list */
     OPENREG_FORK_IMPORTS,     /* the list */
     OPENREG_FORK_CANDIDATES,  /* the list */
-    OPENREG_FORK_DRIVER_LOCK, /* nobody holds it in the child */
-    OPENREG_FORK_TRACE,       /* the child inherits none */
+    OPENREG_FORK_DRIVER_LOCK, /* no thread of the child holds it */
+    OPENREG_FORK_TRACE,       /* not inherited by the child */
     OPENREG_FORK_LAB,         /* loading of the libraries beside libopenreg.so */
     OPENREG_FORK_STAGES
 } openreg_fork_stage;
 
-/* As those of pthread_atfork(); each may be NULL. In the child openreg_in_bad_fork() is decided before the first. */
+/* As those of pthread_atfork(); each may be NULL. openreg_in_bad_fork() is set before the first handler in the child. */
 typedef struct openreg_fork_handlers {
     void (*prepare)(void);
     void (*parent)(void);
@@ -62,12 +62,12 @@ typedef struct openreg_fork_handlers {
  * of them. */
 OPENREG_INTERNAL void openreg_fork_handle(openreg_fork_stage stage, const openreg_fork_handlers *own);
 
-/* Has the lock of a stage held over the fork, and given back on both sides; in the child before the stage's handler, if it has one. */
+/* Lets a stage hold its lock over the fork. It is released on both sides; in the child before the stage's handler, if any. */
 struct openreg_lock;
 OPENREG_INTERNAL void openreg_fork_hold(openreg_fork_stage stage, struct openreg_lock *lock);
 
-/* Take and give back the lock of such a stage where a driver is called with it: a driver may fork() in a call, and the thread
- * doesn't wait for its own lock then. */
+/* Take and release the lock of such a stage where a driver is called with it held: a driver may fork() in a call, and the
+ * thread must not wait for its own lock then. */
 OPENREG_INTERNAL void openreg_fork_take(openreg_fork_stage stage);
 OPENREG_INTERNAL void openreg_fork_give(openreg_fork_stage stage);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* format_bytes.h: a number of bytes in words, in the units of PyTorch's messages. Internal. */
+/* format_bytes.h: formats a number of bytes, in the units of PyTorch's messages. Internal. */
 #ifndef OPENREG_SRC_SIZE_TEXT_H
 #define OPENREG_SRC_SIZE_TEXT_H
 

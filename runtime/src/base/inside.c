@@ -17,26 +17,26 @@ OPENREG_HOT_TLS openreg_inside_mark *openreg_inside_own;
 _Atomic bool openreg_inside_fences;
 _Atomic bool openreg_inside_gate;
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of the list, and of changes of the gate. A leaf */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the list and the gate. A leaf */
 static pthread_cond_t is_open = PTHREAD_COND_INITIALIZER;
 static openreg_inside_mark *marks;
 static pthread_key_t key;
 static bool is_prepared, has_key;
 
-static _Atomic uint32_t unmarked; /* calls of threads for which there was no memory */
+static _Atomic uint32_t unmarked; /* calls in flight of threads without a mark (no memory) */
 
-/* At the end of a thread, perhaps in a call (a function that it was given has not returned). */
+/* Runs at the end of a thread, perhaps inside a call (from a callback that has not returned). */
 static void
 give_back(void *mark)
 {
-    openreg_inside_own = NULL; /* a later destructor of this thread gets another one */
+    openreg_inside_own = NULL; /* a later destructor of this thread gets a new one */
     openreg_lock_acquire(&lock);
     atomic_store_explicit(&((openreg_inside_mark *)mark)->depth, 0, memory_order_release);
     ((openreg_inside_mark *)mark)->is_used = false;
     openreg_lock_release(&lock);
 }
 
-/* The other threads aren't there, nor is one that has closed the gate. */
+/* The child has no other threads, and so none that has closed the gate. */
 static void
 after_fork_in_child(void)
 {
@@ -58,7 +58,7 @@ handle_forks(void)
     openreg_fork_handle(OPENREG_FORK_INSIDE, &(openreg_fork_handlers){.child = after_fork_in_child});
 }
 
-/* The lock is held. */
+/* Called with the lock held. */
 static void
 prepare(void)
 {
@@ -82,7 +82,7 @@ openreg_inside_make(void)
         marks = mark;
     }
     if (mark != NULL && (!has_key || pthread_setspecific(key, mark) != 0))
-        mark = NULL; /* nobody would give it back */
+        mark = NULL; /* nothing would free it */
     if (mark != NULL)
         mark->is_used = true;
     openreg_lock_release(&lock);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* inside.h: which threads are inside a call that uses the device table, so that it isn't taken apart under them. Internal.
+/* inside.h: which threads are inside a call that uses the device table, so that it isn't destroyed under them. Internal.
  *
  *   openreg_status
  *   openreg_device_synchronize(int32_t device)
  *   {
- *       OPENREG_INSIDE;             to the end of the function, whichever way it is left
+ *       OPENREG_INSIDE;             until the function returns
  *       ...                         peek at the table, use what it has
  *   }
  *
- * A thread writes its own mark, a plain store, and then looks whether the gate is closed: so it waits before a call, and goes on in
- * calls that it has begun. Who wants to change the table closes the gate, and orders the stores of all threads by membarrier():
- * whoever has not seen the gate closed has its mark seen. */
+ * A thread sets its own mark, a plain store, and then checks whether the gate is closed: if so it waits before the call; calls in
+ * flight go on. To change the table, a thread closes the gate, and orders the stores of all threads by membarrier(): a thread
+ * that read the gate as open has a visible mark. */
 #ifndef OPENREG_SRC_INSIDE_H
 #define OPENREG_SRC_INSIDE_H
 
@@ -21,30 +21,30 @@
 #include "base/thread.h"
 
 typedef struct openreg_inside_mark {
-    _Alignas(64) _Atomic uint32_t depth; /* of calls; written by its thread alone, in a cache line of its own */
-    bool is_used;                        /* a thread has it */
-    struct openreg_inside_mark *next;    /* of all, never taken out */
+    _Alignas(64) _Atomic uint32_t depth; /* depth of calls; written only by its thread, in a cache line of its own */
+    bool is_used;                        /* in use by a thread */
+    struct openreg_inside_mark *next;    /* list of all marks, never removed */
 } openreg_inside_mark;
 
 extern OPENREG_INTERNAL OPENREG_HOT_TLS openreg_inside_mark *openreg_inside_own; /* NULL until openreg_inside_make() */
-extern OPENREG_INTERNAL _Atomic bool openreg_inside_fences; /* the kernel can't order the stores of other threads */
-extern OPENREG_INTERNAL _Atomic bool openreg_inside_gate;   /* closed */
+extern OPENREG_INTERNAL _Atomic bool openreg_inside_fences;                      /* the kernel lacks membarrier() */
+extern OPENREG_INTERNAL _Atomic bool openreg_inside_gate;                        /* closed */
 
-/* Gives the calling thread a mark. NULL: there is no memory for one, and the call is counted, until openreg_inside_uncount(). */
+/* Gives the calling thread a mark. NULL: no memory for one; the call is counted instead, until openreg_inside_uncount(). */
 OPENREG_INTERNAL openreg_inside_mark *openreg_inside_make(void);
 OPENREG_INTERNAL void openreg_inside_uncount(void);
-/* Takes the mark back until the gate is open. */
+/* Clears the mark until the gate is open. */
 OPENREG_INTERNAL void openreg_inside_wait(openreg_inside_mark *own);
 
-/* Closes the gate and waits until no other thread is inside. The calling thread is, and may call what it likes. False: that took
- * longer than `nanoseconds`, and the gate is open. One thread at a time: the driver lock is held. */
+/* Closes the gate and waits until no other thread is inside. The calling thread is inside, and may call any function. False: it
+ * took longer than `nanoseconds`, and the gate is open. One thread at a time: the driver lock is held. */
 bool openreg_inside_close(uint64_t nanoseconds);
 void openreg_inside_open(void);
 
 /* Whether the calling thread is inside. */
 bool openreg_inside_is(void);
 
-/* The thread has found no table, so it has nothing of one, and may wait long for who makes or ends it: as if it were outside. */
+/* The thread has found no table, so it uses none, and may wait long for the thread that makes or ends one: counts as outside. */
 uint32_t openreg_inside_pause(void);
 void openreg_inside_resume(uint32_t paused);
 

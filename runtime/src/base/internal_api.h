@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* internal_api.h: marks what the libraries that are built and shipped with libopenreg.so use of its rooms. Internal:
- * libopenreg.map puts these into a version of their own, which promises nothing. */
+/* internal_api.h: marks internal functions that the libraries shipped with libopenreg.so use. Internal: libopenreg.map
+ * exports these under a version of their own, which is not stable. */
 #ifndef OPENREG_SRC_INTERNAL_API_H
 #define OPENREG_SRC_INTERNAL_API_H
 

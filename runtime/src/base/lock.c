@@ -21,7 +21,7 @@ openreg_lock_init(openreg_lock *lock)
 void
 openreg_lock_destroy(openreg_lock *lock)
 {
-    /* A mutex that a vanished thread holds may not be destroyed; nothing is lost by leaving it. */
+    /* A mutex held by a thread that doesn't exist in the child may not be destroyed; leaving it costs nothing. */
     if (atomic_load_explicit(&lock->epoch, memory_order_relaxed) ==
         atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed))
         (void)pthread_mutex_destroy(&lock->mutex);
@@ -33,7 +33,7 @@ openreg_lock_remake(openreg_lock *lock)
     const unsigned epoch = atomic_load_explicit(&openreg_fork_epoch, memory_order_relaxed);
     unsigned seen = atomic_load_explicit(&lock->epoch, memory_order_acquire);
     while (seen != epoch) {
-        if (seen == UINT_MAX) { /* another thread of this child is at it */
+        if (seen == UINT_MAX) { /* another thread of this child re-makes it */
             (void)sched_yield();
             seen = atomic_load_explicit(&lock->epoch, memory_order_acquire);
         } else if (atomic_compare_exchange_weak_explicit(&lock->epoch, &seen, UINT_MAX, memory_order_acquire,
@@ -45,7 +45,7 @@ openreg_lock_remake(openreg_lock *lock)
     }
 }
 
-#define SPINS 100 /* about as long as the lock is held on the fast path, several times over */
+#define SPINS 100 /* several times as long as the lock is held on the fast path */
 
 void
 openreg_fast_lock_wait(openreg_fast_lock *lock)

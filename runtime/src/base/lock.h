@@ -3,9 +3,9 @@
  *
  * openreg_lock survives fork(): the child re-makes it on first use, because another thread of the parent, which the
  * child lacks, may have held it. openreg_fast_lock is that of the caching allocator's fast path: three states and a
- * futex, after Drepper's "Futexes Are Tricky": taking and giving back a free lock is one atomic instruction each,
- * inlined, which saves a quarter of the time of an allocation against pthread_mutex_t. Not recursive. Written with
- * acquire and release operations alone, so thread sanitizers follow it. */
+ * futex, after Drepper's "Futexes Are Tricky": taking and releasing a free lock is one inlined atomic instruction each,
+ * which saves a quarter of the time of an allocation against pthread_mutex_t. Not recursive. Uses only acquire and
+ * release operations, so thread sanitizers follow it. */
 #ifndef OPENREG_SRC_LOCK_H
 #define OPENREG_SRC_LOCK_H
 
@@ -18,7 +18,7 @@
 /* Initialise with OPENREG_LOCK_INITIALIZER or openreg_lock_init(). */
 typedef struct openreg_lock {
     pthread_mutex_t mutex;
-    atomic_uint epoch; /* fork epoch that the mutex belongs to; UINT_MAX while it is re-made */
+    atomic_uint epoch; /* fork epoch of the mutex; UINT_MAX while it is re-made */
 } openreg_lock;
 
 #define OPENREG_LOCK_INITIALIZER {PTHREAD_MUTEX_INITIALIZER, 0}
@@ -56,10 +56,10 @@ openreg_lock_release(openreg_lock *lock)
 }
 
 typedef struct openreg_fast_lock {
-    atomic_uint state; /* 0 free, 1 held, 2 held and perhaps waited for. All zero is a free lock. */
+    atomic_uint state; /* 0 free, 1 held, 2 held, perhaps with waiters. All zero is a free lock. */
 } openreg_fast_lock;
 
-void openreg_fast_lock_wait(openreg_fast_lock *lock); /* the slow halves, lock.c */
+void openreg_fast_lock_wait(openreg_fast_lock *lock); /* the slow paths, lock.c */
 void openreg_fast_lock_wake(openreg_fast_lock *lock);
 
 /* Never waits: for signal handlers too. */

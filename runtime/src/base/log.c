@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* log.c: where log lines go (log.h). Takes no lock: a line can be written in the child of a fork(), and a callback may
+/* log.c: writes log lines (log.h). Takes no lock: a line can be written in the child of a fork(), and a callback may
  * take locks of its own. */
 #define _GNU_SOURCE
 #include "base/log.h"
@@ -25,7 +25,7 @@ static _Atomic(openreg_log_callback) current_callback;
 static _Atomic(void *) current_context;
 
 static atomic_int threshold;                      /* 0: OPENREG_LOG_LEVEL not read yet */
-static atomic_int standard = OPENREG_LOG_WARNING; /* the threshold without that variable */
+static atomic_int standard = OPENREG_LOG_WARNING; /* the threshold if that variable is not set */
 
 static const struct {
     const char *name;
@@ -60,7 +60,7 @@ openreg_log_set_callback(openreg_log_callback callback, void *ctx)
 {
     unsigned even = atomic_load(&sequence) & ~1u;
     while (!atomic_compare_exchange_weak(&sequence, &even, even + 1)) {
-        even &= ~1u; /* another thread is setting it too */
+        even &= ~1u; /* another thread sets it at the same time */
         (void)sched_yield();
     }
     atomic_store(&current_callback, callback);

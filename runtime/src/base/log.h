@@ -11,8 +11,7 @@
 OPENREG_INTERNAL void openreg_log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Sets the threshold from the text of OPENREG_LOG_LEVEL; NULL and unknown words mean the level of
- * openreg_log_set_level(). Before the first call
- * openreg_log() reads the variable itself. */
+ * openreg_log_set_level(). Before the first call openreg_log() reads the variable itself. */
 void openreg_log_read_level(const char *text);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* parse.h: how the values of OPENREG_* variables are written: lists, whole numbers, seconds. Internal.
+/* parse.h: parsers for values of OPENREG_* variables: lists, whole numbers, seconds. Internal.
  *
- * These readers only say whether a text is good; who reads a variable says what is wrong with it. */
+ * They only return whether a text is valid; the caller, which knows the variable, reports the error. */
 #ifndef OPENREG_SRC_VALUES_H
 #define OPENREG_SRC_VALUES_H
 

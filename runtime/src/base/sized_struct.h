@@ -16,14 +16,14 @@ openreg_sized_size(const void *given)
     return size;
 }
 
-/* 1 if `given` is there and has the fields of the first version, whose frozen size is `least`. */
+/* 1 if `given` is not NULL and has the fields of the first version, whose frozen size is `least`. */
 static inline int
 openreg_sized_is_valid(const void *given, uint32_t least)
 {
     return given != NULL && openreg_sized_size(given) >= least;
 }
 
-/* Reads a valid structure into our own of `size` bytes: fields that the caller does not know are 0. */
+/* Reads a valid structure into the library's own of `size` bytes: fields that the caller does not know are 0. */
 static inline void
 openreg_sized_read(void *own, size_t size, const void *given)
 {
@@ -32,7 +32,7 @@ openreg_sized_read(void *own, size_t size, const void *given)
     memcpy(own, given, known < size ? known : size);
 }
 
-/* Writes our own of `size` bytes into a valid structure, which keeps its struct_size; no byte beyond that is written. */
+/* Writes the library's own of `size` bytes into a valid structure, which keeps its struct_size; no byte beyond is written. */
 static inline void
 openreg_sized_write(void *given, const void *own, size_t size)
 {

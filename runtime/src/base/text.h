@@ -22,7 +22,7 @@ openreg_text_copy(char *destination, size_t size, const char *text)
     destination[length] = '\0';
 }
 
-/* Bytes of the character that `text` begins with; 0: it is no UTF-8, or one that controls a terminal. */
+/* Bytes of the character that `text` begins with; 0: it is not UTF-8, or a control character. */
 static inline size_t
 openreg_text_character(const unsigned char *text)
 {
@@ -41,9 +41,9 @@ openreg_text_character(const unsigned char *text)
     return is_none ? 0 : length;
 }
 
-/* Copies `text` as it may be shown, whoever it is from: what is no character (above) as \xNN. Line breaks stay in an error
- * (`lines`), as errors of libraries have several. Among log lines they stay where an indented line follows, as in our own
- * texts: so no text begins a line that looks like another message. */
+/* Copies an untrusted `text` for display: bytes that are no character (above) become \xNN. Line breaks stay in an error
+ * (`lines`), as errors of libraries have several lines. In log lines they stay only before an indented line, as in the
+ * runtime's own texts: so no text can begin a line that looks like another message. */
 static inline void
 openreg_text_copy_shown(char *destination, size_t size, const char *text, int lines)
 {

@@ -15,7 +15,7 @@ static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static void
 free_state(void *state)
 {
-    openreg_thread_state = NULL; /* a later destructor of this thread may fail again, and gets a new one */
+    openreg_thread_state = NULL; /* if a later destructor of this thread fails, it gets a new one */
     free(state);
 }
 

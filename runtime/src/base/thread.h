@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* thread.h: the runtime's own threads, and what it keeps for each thread that has failed once or has set a stream. Internal.
+/* thread.h: the runtime's own threads, and per-thread state of threads that had an error or have set a stream. Internal.
  *
  * Allocated on first need and freed when the thread ends. Only a pointer to it lives in static TLS, which is scarce in
  * a library that is loaded by dlopen(). */
@@ -14,8 +14,8 @@
 
 typedef struct openreg_thread {
     openreg_error_fields error;
-    openreg_error shown; /* what openreg_last_error() made of it */
-    /* What the driver told set_error() during the current call of a slot; error.c. */
+    openreg_error shown; /* the message that openreg_last_error() made of it */
+    /* The driver's arguments of set_error() during the current call of a slot; error.c. */
     uint32_t driver_errors_set; /* how often */
     openreg_status driver_code;
     int64_t driver_vendor_code;
@@ -30,7 +30,7 @@ extern OPENREG_HOT_TLS openreg_thread *openreg_thread_state; /* NULL until openr
 /* The calling thread's state, made if needed. NULL if memory is short. */
 openreg_thread *openreg_thread_get(void);
 
-/* Starts a thread whose signals are blocked: the program's are not for it. As pthread_create(). */
+/* Starts a thread that blocks signals, which are the program's. As pthread_create(). */
 int openreg_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument);
 
 #endif

@@ -2,9 +2,9 @@
 /* tree.h: an ordered tree of 64-bit keys whose nodes lie in their owners' structures. Internal.
  *
  * A treap: a search tree by key, and a heap by a number that is mixed from the node's address. So it is as deep as a
- * tree of keys that came in random order, whatever order they came in: insert, remove and the searches take O(log n)
- * steps, about 30 at 10^5 nodes. Nothing is allocated, and nothing fails. Keys may be equal; the new one is then behind
- * the others. Whoever owns the tree guards it with a lock. An all-zero tree is empty. */
+ * tree of randomly ordered keys, whatever the order of insertion: insert, remove and the searches take O(log n) steps,
+ * about 30 at 10^5 nodes. Nothing is allocated, and nothing fails. Keys may be equal; the new one is then behind the
+ * others. The tree's owner guards it with a lock. An all-zero tree is empty. */
 #ifndef OPENREG_SRC_TREE_H
 #define OPENREG_SRC_TREE_H
 
@@ -13,9 +13,10 @@
 #include <stdint.h>
 
 typedef struct openreg_tree_node {
-    struct openreg_tree_node *parent, *child[2]; /* child[0]: smaller keys, child[1]: greater ones; equal in either */
-    uint64_t key;                                /* set by the owner before insert, constant until remove */
-    uint32_t rank;                               /* a parent's is the greatest of its subtree */
+    struct openreg_tree_node *parent,
+        *child[2]; /* child[0]: smaller keys, child[1]: greater ones; equal keys in either */
+    uint64_t key;  /* set by the owner before insert, constant until remove */
+    uint32_t rank; /* a parent's is the greatest of its subtree */
 } openreg_tree_node;
 
 typedef struct openreg_tree {
@@ -63,7 +64,7 @@ openreg_tree_rotate(openreg_tree *tree, openreg_tree_node *node)
         inner->parent = parent;
 }
 
-/* Hangs the node under `parent`, at its empty link. */
+/* Adds the node under `parent`, at its empty link. */
 static inline void
 openreg_tree_attach(openreg_tree *tree, openreg_tree_node *parent, openreg_tree_node **link, openreg_tree_node *node)
 {
