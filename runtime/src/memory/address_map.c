@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* address_map.c: the writing half of the address map (address_map.h). */
+/* address_map.c: changes of the address map (address_map.h). */
 #include "memory/address_map.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 _Atomic(openreg_leaf *) openreg_address_map_root[1u << (OPENREG_ADDRESS_BITS - OPENREG_LEAF_ADDRESS_SHIFT)];
 
-static openreg_lock map_lock = OPENREG_LOCK_INITIALIZER; /* guards all stores to the map, and the two below */
+static openreg_lock map_lock = OPENREG_LOCK_INITIALIZER; /* guards all stores to the map, and the two variables below */
 static openreg_range *free_ranges;
 /* Chunks of ranges, linked through their first element: reachable for ever, so no leak. */
 static openreg_range *chunks;
@@ -85,7 +85,7 @@ prepare(const char *call, const openreg_device *device, uintptr_t start, uint64_
     return OPENREG_OK;
 }
 
-/* `from` is replaced by `to` in one of the two slots of each granule. */
+/* Replaces `from` by `to` in one of the two slots of each granule. */
 static void
 replace(uintptr_t start, uint64_t size, openreg_range *from, openreg_range *to)
 {

@@ -3,11 +3,11 @@
  *
  * A table over the 48-bit address space in granules of 2 MiB, each with at most two ranges: every segment is at least a
  * granule long, so no granule touches three. Lookups take no lock and are async-signal-safe; they cost three dependent
- * loads. Writers take one lock, and only when a segment comes from the driver or goes back to it.
+ * loads. Writers take one lock, and only when a segment is allocated from the driver or released to it.
  *
- * Ranges and the nodes of the table are never given back to the system, so a reader may hold one that is being removed
- * or used again. Its fields are therefore read between two loads of `sequence`, which is odd while they change (a
- * sequence lock made of acquire and release operations alone, which thread sanitizers follow). */
+ * Ranges and the nodes of the table are never freed, so a reader may hold one that is being removed or reused. Its
+ * fields are therefore read between two loads of `sequence`, which is odd while they change (a sequence lock of only
+ * acquire and release operations, which thread sanitizers follow). */
 #ifndef OPENREG_SRC_ADDRESS_MAP_H
 #define OPENREG_SRC_ADDRESS_MAP_H
 
@@ -25,7 +25,7 @@
 
 struct openreg_segment;
 
-/* What the map knows about a segment. */
+/* The map's description of a segment. */
 typedef struct openreg_range_info {
     uintptr_t start;    /* device address */
     uint64_t size;      /* at least 2 MiB */
@@ -48,7 +48,7 @@ typedef struct openreg_range {
 typedef struct openreg_found_range {
     openreg_range_info info;
     const openreg_range *range;
-    uint64_t sequence; /* the lookup is still true while range->sequence equals it */
+    uint64_t sequence; /* the lookup is valid while range->sequence equals it */
     bool alias;        /* the address is a host alias; never set where alias and device address are the same */
 } openreg_found_range;
 
@@ -59,7 +59,7 @@ typedef struct openreg_leaf {
 #define OPENREG_LEAF_ADDRESS_SHIFT (OPENREG_GRANULE_SHIFT + OPENREG_LEAF_SHIFT)
 extern _Atomic(openreg_leaf *) openreg_address_map_root[1u << (OPENREG_ADDRESS_BITS - OPENREG_LEAF_ADDRESS_SHIFT)];
 
-/* Enters a segment. OPENREG_E_NOMEM (host memory), or OPENREG_E_INTERNAL if the driver's range is shorter than 2 MiB,
+/* Adds a segment. OPENREG_E_NOMEM (host memory), or OPENREG_E_INTERNAL if the driver's range is shorter than 2 MiB,
  * lies outside 48 bits or overlaps a live one; nothing is changed then. */
 openreg_status openreg_address_map_insert(const char *call, const openreg_range_info *info, openreg_range **out);
 void openreg_address_map_remove(openreg_range *range);
@@ -86,7 +86,7 @@ openreg_range_matches(const openreg_range *range, uintptr_t address, openreg_fou
     return (sequence & 1) == 0 && atomic_load_explicit(&range->sequence, memory_order_relaxed) == sequence;
 }
 
-/* The range of an address, of a device or of the host's alias. Lock-free. */
+/* The range of a device address or of a host alias. Lock-free. */
 static inline bool
 openreg_address_map_find(const void *ptr, openreg_found_range *out)
 {

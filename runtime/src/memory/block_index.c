@@ -36,12 +36,12 @@ struct openreg_block *
 openreg_block_index_before(const openreg_block_index *index, uint64_t offset)
 {
     uint64_t cell = offset >> index->shift;
-    uint64_t mask = UINT64_MAX >> (63 - (cell & 63)); /* this bit and those below it */
+    uint64_t mask = UINT64_MAX >> (63 - (cell & 63)); /* this bit and lower ones */
     for (unsigned level = 0; level < index->levels; level++) {
         uint64_t word = index->bits[level][cell >> 6] & mask;
         if (word == 0) {
             cell >>= 6;
-            mask = (UINT64_C(1) << (cell & 63)) - 1; /* those below it */
+            mask = (UINT64_C(1) << (cell & 63)) - 1; /* lower bits */
             continue;
         }
         cell = (cell & ~UINT64_C(63)) | (63u - (unsigned)__builtin_clzll(word));

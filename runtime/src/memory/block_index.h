@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* block_index.h: the block that an address inside a segment belongs to. Internal.
  *
- * A segment is cut into cells of which each holds the start of at most one block (512 bytes in the small pool; 1 MiB in
- * the large one, whose blocks are all longer). A bitmap with summaries of 64 bits a word finds the last start at or
- * before a cell in a step a level. Guarded by the cache's lock. */
+ * A segment is divided into cells that hold the start of at most one block each (512 bytes in the small pool; 1 MiB in
+ * the large one, whose blocks are all longer). A bitmap with levels of summaries, a bit for each word of 64, finds the
+ * last start at or before a cell in one step a level. Guarded by the cache's lock. */
 #ifndef OPENREG_SRC_BLOCK_INDEX_H
 #define OPENREG_SRC_BLOCK_INDEX_H
 
@@ -21,7 +21,7 @@ typedef struct openreg_block_index {
     struct openreg_block **at;                      /* by cell */
 } openreg_block_index;
 
-/* For a segment of `size` bytes. NULL if host memory is short. One allocation: free() ends it. */
+/* For a segment of `size` bytes. NULL if host memory is short. One allocation, freed by free(). */
 openreg_block_index *openreg_block_index_create(uint64_t size, unsigned shift);
 
 static inline void

@@ -23,7 +23,7 @@ static struct openreg_cache *all;
 
 /* --------------------------------------------------------------------------------------------------------- objects */
 
-/* Blocks are never given back before the cache goes: a chunk holds many, and the number of blocks settles. */
+/* Blocks are not freed before the cache: a chunk holds many, and the number of blocks settles. */
 static bool
 refill_blocks(struct openreg_cache *cache)
 {
@@ -31,7 +31,7 @@ refill_blocks(struct openreg_cache *cache)
     if (posix_memalign(&memory, OPENREG_CHUNK_ALIGNMENT, sizeof(openreg_block_chunk)) != 0)
         return false;
     openreg_block *blocks = ((openreg_block_chunk *)memset(memory, 0, sizeof(openreg_block_chunk)))->blocks;
-    blocks[0].next = cache->block_chunks; /* the first block is the link */
+    blocks[0].next = cache->block_chunks; /* the first block links the chunks */
     cache->block_chunks = blocks;
     for (int i = OPENREG_BLOCKS_PER_CHUNK - 1; i > 0; i--)
         openreg_cache_give_block(cache, &blocks[i]);
@@ -116,7 +116,7 @@ openreg_cache_empty(struct openreg_cache *cache)
 
 /* --------------------------------------------------------------------------------------------- splitting and joining */
 
-/* The rules of PyTorch's CUDA caching allocator, so that programs tuned to those behave alike. */
+/* The rules of PyTorch's CUDA caching allocator, so that programs tuned to it behave alike. */
 static bool
 should_split(const openreg_pool *pool, uint64_t rounded, uint64_t remainder)
 {
@@ -142,7 +142,7 @@ is_split(const openreg_block *block)
     return block->previous != NULL || block->next != NULL;
 }
 
-/* `next` joins `block`, its neighbour before it; both are in no list. */
+/* Joins `next` to `block`, its neighbour before it; both are in no list. */
 static void
 join(struct openreg_cache *cache, openreg_block *block, openreg_block *next)
 {
@@ -208,7 +208,7 @@ split(openreg_pool *pool, openreg_block *block, uint64_t rounded, openreg_block 
 
 /* ------------------------------------------------------------------------------------------------------ allocation */
 
-/* Blocks wait, so "active" is more than "allocated", and has a peak of its own. */
+/* While blocks wait, "active" exceeds "allocated", and has a peak of its own. */
 static void
 note_active_peak(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiting[OPENREG_POOLS], int pool)
 {
@@ -220,14 +220,14 @@ note_active_peak(const openreg_stat allocated[OPENREG_POOLS], openreg_stat waiti
         waiting[OPENREG_POOL_ALL].peak = in_all;
 }
 
-/* The place of a block or request of the small pool among the warm ones; OPENREG_WARM_SIZES or more: it has none. */
+/* The index of a block or request of the small pool in the warm lists; OPENREG_WARM_SIZES or more: none. */
 static inline uint64_t
 warm_place(const openreg_pool *pool, uint64_t size)
 {
     return pool->kind == OPENREG_POOL_SMALL ? size / OPENREG_BLOCK_UNIT - 1 : OPENREG_WARM_SIZES;
 }
 
-/* A block that is not the hot one any longer. */
+/* Handles a block that is no longer the hot one. */
 static inline void
 cool(struct openreg_cache *cache, openreg_pool *pool, openreg_block *block)
 {
@@ -266,8 +266,8 @@ release_warm(struct openreg_cache *cache, openreg_pool *pool)
     }
 }
 
-/* The block freed last, if the request is for its size, or a warm one: nothing is split then, and nothing was joined. Fits
- * no worse than before: where the block is bigger than its first request, the new one is at least as large. */
+/* The block freed last, if the request is for its size, or a warm one: nothing needs to be split or was joined. Fits no
+ * worse than before: if the block exceeds its first request, the new request is at least as large as that. */
 static inline openreg_block *
 take_freed(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded)
 {
@@ -311,7 +311,7 @@ take_listed(struct openreg_cache *cache, openreg_block *block, uint64_t rounded)
     return OPENREG_OK;
 }
 
-/* A block that is in no list becomes the caller's. */
+/* Allocates a block that is in no list to the caller. */
 static inline void
 give_out(struct openreg_cache *cache, openreg_block *block, uint64_t size, void **out)
 {
@@ -334,7 +334,7 @@ round_up(uint64_t size)
     return (size + OPENREG_BLOCK_UNIT - 1) / OPENREG_BLOCK_UNIT * OPENREG_BLOCK_UNIT;
 }
 
-/* What only a process with special wishes asks of a block that was given out. */
+/* Work on an allocated block that only processes with special features need. */
 static void
 note_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
 {
@@ -346,7 +346,7 @@ note_special(struct openreg_cache *cache, openreg_block *block, unsigned feature
         openreg_cache_trace_block(cache, OPENREG_MEMORY_EVENT_ALLOC, block);
 }
 
-/* Whether an observer says that there is no memory for this request. */
+/* Whether an interceptor refuses memory for this request. */
 __attribute__((noinline)) static openreg_status
 fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
 {
@@ -358,7 +358,7 @@ fail_on_purpose(struct openreg_cache *cache, const openreg_pool *pool, uint64_t 
     return openreg_cache_out_of_memory(cache, pool, size);
 }
 
-/* Everything but the lock. */
+/* The whole allocation, except the lock. */
 static openreg_status
 allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_stream stream, void **out)
 {
@@ -380,7 +380,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
     openreg_block *block = take_freed(cache, pool, rounded);
     if (block == NULL) {
         block = openreg_cache_find(pool, rounded);
-        if (block == NULL) /* what comes may belong to another pool */
+        if (block == NULL) /* the new block may belong to another pool */
             OPENREG_RETURN_NOT_OK(openreg_cache_grow(cache, pool, rounded, size, &block));
         OPENREG_RETURN_NOT_OK(take_listed(cache, block, rounded));
     }
@@ -395,7 +395,7 @@ allocate(struct openreg_cache *cache, unsigned features, uint64_t size, openreg_
     return OPENREG_OK;
 }
 
-/* All that a request may need. */
+/* A request on the slow path. */
 static __attribute__((noinline)) openreg_status
 allocate_with_care(int32_t device, openreg_stream stream, size_t size, void **out)
 {
@@ -407,7 +407,7 @@ allocate_with_care(int32_t device, openreg_stream stream, size_t size, void **ou
     if (size > OPENREG_MAX_ALLOCATION)
         return openreg_error_set(OPENREG_E_INVALID, malloc_call, "size must be at most 2^47 bytes, but is %zu", size);
     if (openreg_device_is_lost(entry))
-        return openreg_call_lost(entry, malloc_call); /* cached blocks would do, but nothing could be done with them */
+        return openreg_call_lost(entry, malloc_call); /* cached blocks would suffice, but could not be used */
     struct openreg_cache *cache = entry->cache;
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
@@ -421,7 +421,7 @@ allocate_with_care(int32_t device, openreg_stream stream, size_t size, void **ou
     return status;
 }
 
-/* A request that the cache serves from what it has, and that nobody wants to see. False: it takes more. The lock is held. */
+/* Serves a request from cached blocks, if no observer or feature needs more. False: use the slow path. The lock is held. */
 static inline bool
 allocate_at_once(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out)
 {
@@ -440,7 +440,7 @@ allocate_at_once(struct openreg_cache *cache, uint64_t size, openreg_stream stre
     return true;
 }
 
-/* Most requests need no mark of being inside: nothing but the cache's own lock, under which it is closed, and no driver. */
+/* Most requests need no mark (inside.h): they call no driver, and the cache is closed only under its lock, which they hold. */
 openreg_status
 openreg_malloc(int32_t device, openreg_stream stream, size_t size, void **out)
 {
@@ -488,12 +488,12 @@ static openreg_block *
 block_around(const openreg_segment *segment, uintptr_t address)
 {
     openreg_block *block = openreg_block_index_before(segment->index, address - (uintptr_t)segment->start);
-    /* The cell of the address may hold a start that lies behind it. */
+    /* The cell of the address may hold a block's start behind the address. */
     return address < (uintptr_t)block->address ? block->previous : block;
 }
 
-/* Whether the segment went back to the driver meanwhile, or has no memory at the address yet: the address map knows a
- * segment before its first block does. The lock is held. */
+/* Whether the segment has been released since the lookup, or has no memory at the address yet: a segment is in the address
+ * map before it has a block. The lock is held. */
 static bool
 has_gone(const openreg_found_range *found, uintptr_t address)
 {
@@ -513,14 +513,14 @@ static inline openreg_block *
 find_live(const openreg_found_range *found, const void *ptr)
 {
     if (__builtin_expect(atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence, 0))
-        return NULL; /* the segment went back to the driver meanwhile */
+        return NULL; /* the segment has been released since the lookup */
     const openreg_segment *segment = found->info.segment;
     openreg_block *block = openreg_block_index_at(segment->index, (uintptr_t)ptr - (uintptr_t)segment->start);
     const bool live = block != NULL && block->address == ptr && block->state == OPENREG_BLOCK_ALLOCATED;
     return __builtin_expect(live, 1) ? block : NULL;
 }
 
-/* Says why find_live() found nothing. The lock is held. */
+/* Sets the error that explains why find_live() found nothing. The lock is held. */
 static openreg_status
 reject_block(const openreg_found_range *found, const char *call, const void *ptr)
 {
@@ -552,7 +552,7 @@ find_range(const void *ptr, openreg_found_range *found)
     return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
 }
 
-/* Counts a block as no longer given out. It is in no list then. */
+/* Counts a block as no longer allocated. It is in no list then. */
 static inline void
 discount(struct openreg_cache *cache, const openreg_block *block)
 {
@@ -579,7 +579,7 @@ park(struct openreg_cache *cache, openreg_block *block)
     }
 }
 
-/* Frees a block that asks for more than the usual. */
+/* Frees a block on the slow path. */
 static openreg_status
 free_special(struct openreg_cache *cache, openreg_block *block, unsigned features)
 {
@@ -609,7 +609,7 @@ free_with_care(void *ptr)
     if (!find_range(ptr, &found))
         return openreg_reject_address(call, ptr);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
-        openreg_observers_block(OPENREG_BLOCK_FREE, ptr, 0, OPENREG_HOST, 0); /* before it is given out again */
+        openreg_observers_block(OPENREG_BLOCK_FREE, ptr, 0, OPENREG_HOST, 0); /* before it can be reused */
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
@@ -635,7 +635,7 @@ free_with_care(void *ptr)
     return status;
 }
 
-/* As openreg_malloc(): a live block keeps its cache from being closed, until the lock is given back. */
+/* As in openreg_malloc(): a live block keeps its cache from being closed, until the lock is released. */
 openreg_status
 openreg_free(void *ptr)
 {
@@ -668,7 +668,7 @@ record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device 
     if (pools == NULL)
         OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_memory_record_stream", device, stream, &pools));
     if (device == cache->device && stream == block->segment->pool->owner->stream)
-        return OPENREG_OK; /* its own stream is in order anyway */
+        return OPENREG_OK; /* its own stream is ordered anyway */
     for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
         if (use->stream == pools)
             return OPENREG_OK;
@@ -712,7 +712,7 @@ openreg_memory_record_stream(void *ptr, int32_t device, openreg_stream stream)
         status = reject_block(&found, call, ptr);
     const uint64_t size = block != NULL ? block->size : 0;
     openreg_fast_lock_release(&cache->lock);
-    /* Before shared memory is given up the whole device is waited for, and no other one. */
+    /* Shared memory is released after a wait for its whole device, and for no other. */
     if (is_shared && user != found.info.device)
         return openreg_call_stream_sync(user, call, handle);
     if (openreg_is_observed(OPENREG_OBSERVE_USES) && status == OPENREG_OK && size > 0)
@@ -773,7 +773,7 @@ openreg_cache_is_replayed(const openreg_found_range *found, uintptr_t address, u
 
 /* ------------------------------------------------------------------------------------------------------------ forks */
 
-/* All caches' locks are held over a fork(), so the child finds them as they are between two steps. */
+/* All caches' locks are held over a fork(), so the child finds them in a consistent state. */
 static void
 lock_for_fork(void)
 {
@@ -790,9 +790,9 @@ unlock_after_fork(void)
     openreg_lock_release(&all_lock);
 }
 
-/* What threads of the parent were having done by the driver has no end in the child. A block that such a thread was freeing
- * is as before: nobody frees it. What it had taken out of the cache stays out, and a segment that it was changing stays as it
- * is (`resizing`), because how far the driver has come is not known. */
+/* Driver calls of the parent's other threads never end in the child. A block that such a thread was freeing stays as it was,
+ * and is not freed. Segments that it had taken out of the cache stay out, and one that it was changing stays marked
+ * (`resizing`), because the driver's progress is not known. */
 static void
 end_steps_of_others(struct openreg_cache *cache)
 {
@@ -836,7 +836,7 @@ handle_forks(void)
 int64_t
 openreg_cache_live_blocks(const struct openreg_cache *cache)
 {
-    struct openreg_cache *mutable = (struct openreg_cache *)(uintptr_t)cache; /* for the lock */
+    struct openreg_cache *mutable = (struct openreg_cache *)(uintptr_t)cache; /* takes and releases the lock */
     openreg_fast_lock_acquire(&mutable->lock);
     const int64_t blocks = openreg_stat_current(cache->stats.allocation);
     openreg_fast_lock_release(&mutable->lock);

@@ -13,14 +13,14 @@
 struct openreg_segment;
 struct openreg_stream_use;
 
-/* A state beside OPENREG_BLOCK_*: freed, but neither in a free list nor joined with its neighbours yet, because a request
- * for its size is likely to come (openreg_pool.hot, .warm). To everyone outside it is free. */
+/* A state in addition to OPENREG_BLOCK_*: freed, but neither in a free list nor joined with its neighbours yet, because a
+ * request for its size is likely (openreg_pool.hot, .warm). Reported as free. */
 #define OPENREG_BLOCK_HOT 5
-/* Another one: live, but nobody here can free it. Its owner has, and other processes still hold it (exports.c); or it is
- * memory of another process (imports.c). */
+/* Another one: live, but openreg_free() refuses it. Its owner has freed it, and other processes still hold it (exports.c);
+ * or it is memory of another process (imports.c). */
 #define OPENREG_BLOCK_SHARED 6
 
-/* Blocks tile their segment. No two neighbours are both free. 64 bytes: one cache line. */
+/* Blocks tile their segment. Of two neighbours at most one is free. 64 bytes: one cache line. */
 typedef struct openreg_block {
     char *address;
     uint64_t size;                         /* a multiple of 512 */
@@ -29,25 +29,25 @@ typedef struct openreg_block {
     union {
         struct {
             struct openreg_block *previous, *next;
-        } free; /* FREE: in its pool's list; in the store of unused blocks `next` alone */
+        } free; /* FREE: in its pool's list; in the store of unused blocks only `next` */
         struct {
             union {
                 struct openreg_stream_use *uses; /* ALLOCATED: streams recorded */
-                struct openreg_block *warm;      /* HOT: the next one of its size that is warm */
+                struct openreg_block *warm;      /* HOT: the next warm block of its size */
             };
-            uint64_t requested; /* the bytes that were asked for; HOT: asked for last */
+            uint64_t requested; /* requested bytes; HOT: of the last request */
         } used;                 /* every other state */
     } u;
-    uint32_t waiting;      /* AWAITING_FREE: uses that have not been passed */
+    uint32_t waiting;      /* AWAITING_FREE: uses that are not complete */
     uint8_t state;         /* OPENREG_BLOCK_*, also HOT and SHARED */
-    uint8_t row, bin;      /* FREE: where its list is */
+    uint8_t row, bin;      /* FREE: the place of its list */
     uint8_t oversize : 1;  /* ALLOCATED: counted as oversize */
     uint8_t is_shared : 1; /* ALLOCATED: other processes may hold it */
 } openreg_block;
 
-/* Blocks are made by the chunk, with a node each for the free lists' trees. The nodes lie apart, so that what every
- * request touches stays one line a block. Chunks are aligned to OPENREG_CHUNK_ALIGNMENT, which leads from one to the
- * other. The first block links the chunks. */
+/* Blocks are made by the chunk, with a node each for the free lists' trees. The nodes are kept apart, so that every
+ * request touches only one cache line a block. Chunks are aligned to OPENREG_CHUNK_ALIGNMENT, which leads from a block
+ * to its node and back. The first block links the chunks. */
 #define OPENREG_BLOCKS_PER_CHUNK 128
 #define OPENREG_CHUNK_ALIGNMENT 16384
 

@@ -14,7 +14,7 @@
 
 static const char malloc_call[] = "openreg_malloc";
 
-static OPENREG_HOT_TLS uint64_t own_answers; /* to this thread, of all caches */
+static OPENREG_HOT_TLS uint64_t own_answers; /* the driver's answers to this thread, in all caches */
 
 openreg_status
 openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)
@@ -59,9 +59,9 @@ openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *poo
     return status;
 }
 
-/* What the driver refused may be there in a moment: another thread is being given memory of which it needs a part, or a
- * segment that it changes can be neither grown nor given back meanwhile. */
-#define ATTEMPTS 100 /* where others change segments all the time */
+/* Memory that the driver refused may soon be available: another thread may be getting a segment of which it needs a part, or
+ * be changing a segment, which can neither grow nor be released in that time. */
+#define ATTEMPTS 100 /* if other threads change segments all the time */
 
 void
 openreg_cache_ask(struct openreg_cache *cache)
@@ -82,15 +82,15 @@ openreg_cache_answered(struct openreg_cache *cache)
     }
 }
 
-/* How often the driver has answered other threads. */
+/* How many requests of other threads the driver has served or refused. */
 static uint64_t
 answers_to_others(struct openreg_cache *cache)
 {
     return atomic_load_explicit(&cache->answers, memory_order_acquire) - own_answers;
 }
 
-/* Whether the driver has answered other threads since the count was `seen`, or does so while this waits. False: it is
- * asked by none. The lock is held, and released meanwhile. */
+/* Whether the driver has completed a request of another thread since the count was `seen`, or does so while this waits.
+ * False: no other thread calls it. The lock is held, and released during the wait. */
 static bool
 await_answer(struct openreg_cache *cache, uint64_t seen)
 {
@@ -114,7 +114,7 @@ static openreg_status
 grow_once(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
 {
     *refused = false;
-    /* Another thread may have flushed, or freed what fits, since the driver was asked. */
+    /* Another thread may have flushed, or freed a block that fits, since the driver was called. */
     openreg_cache_release_hot(cache);
     *out = openreg_cache_find(pool, rounded);
     if (*out != NULL)
@@ -135,7 +135,7 @@ grow_once(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, ope
     openreg_status status = openreg_cache_add_segment(cache, pool, rounded, out, refused);
     if (*refused) {
         openreg_cache_release_hot(cache);
-        *out = openreg_cache_find(pool, rounded); /* freed while the driver was asked */
+        *out = openreg_cache_find(pool, rounded); /* freed while the driver was called */
         if (*out == NULL)
             *out = openreg_cache_borrow(cache, pool, rounded);
         *refused = *out == NULL;
@@ -144,7 +144,7 @@ grow_once(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, ope
     return status;
 }
 
-/* The driver is out of memory: gives back what is cached, and asks again. Both locks are held. */
+/* The driver is out of memory: releases cached segments, and tries again. Both locks are held. */
 static openreg_status
 grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, uint64_t size, openreg_block **out)
 {
@@ -164,9 +164,9 @@ grow_after_flush(struct openreg_cache *cache, openreg_pool *pool, uint64_t round
     return openreg_cache_out_of_memory(cache, pool, size);
 }
 
-/* Where more is reserved than garbage_collection_threshold allows, gives segments back that have been free for longer
- * than the average, until it is no longer so. Called with the lock held; releases and reacquires it. A driver that
- * fails to take one does not keep a request from being served. */
+/* While more is reserved than garbage_collection_threshold allows, releases segments that have been free for longer than
+ * the average. Called with the lock held; releases and reacquires it. If the driver fails to free one, the request is
+ * served all the same. */
 static void
 collect_garbage(struct openreg_cache *cache)
 {

@@ -38,7 +38,7 @@ hash_of(openreg_memory_pool_id id)
     return mixed ^ (mixed >> 32);
 }
 
-/* A pool that is in use, or NULL. One that is gone may have the same id as a new one. */
+/* A pool that is in use, or NULL. A released one may have the id of a new one. */
 static openreg_private_pool *
 find_pool(const struct openreg_cache *cache, openreg_memory_pool_id id)
 {
@@ -76,7 +76,7 @@ route_of(openreg_tree_node *node)
     return route != NULL && route->node.key == number_of_this_thread() ? route : NULL;
 }
 
-/* The calling thread's routes, the latest first, or NULL. */
+/* The calling thread's routes, latest first, or NULL. */
 static openreg_pool_binding *
 latest_route(const struct openreg_cache *cache)
 {
@@ -142,7 +142,7 @@ openreg_cache_borrow(const struct openreg_cache *cache, const openreg_pool *pool
 
 /* -------------------------------------------------------------------------------------------------- coming and going */
 
-/* A pool that nobody uses any more and that has no segment left is freed by the next openreg_cache_forget_pools(). */
+/* A pool without uses and segments is freed by the next openreg_cache_forget_pools(). */
 static void
 note_end(struct openreg_cache *cache, openreg_private_pool *pool)
 {
@@ -161,8 +161,8 @@ openreg_cache_count_segment(struct openreg_cache *cache, openreg_private_pool *p
     note_end(cache, pool);
 }
 
-/* Takes a use away. True if it was the last one: no request reaches the pool from here on, and openreg_cache_return() is
- * to be called. */
+/* Removes a use. True if it was the last one: no request reaches the pool any more, and the caller must call
+ * openreg_cache_return(). */
 static bool
 drop_use(struct openreg_cache *cache, openreg_private_pool *pool)
 {
@@ -217,7 +217,7 @@ openreg_cache_destroy_pools(struct openreg_cache *cache)
         LIST_REMOVE(pool, all);
         if (pool->uses == 0)
             openreg_cache_feature(OPENREG_FEATURE_RETURNS, false);
-        free(pool); /* its pools by stream go with the others */
+        free(pool); /* its pools by stream are freed with the others */
     }
 }
 
@@ -250,20 +250,20 @@ trim(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id)
     openreg_fast_lock_acquire(&cache->lock);
     openreg_private_pool *pool = find_pool(cache, id);
     if (pool != NULL && (pool->flags & OPENREG_MEMORY_POOL_REPLAYED) == 0) {
-        pool->uses++; /* it must not go while the lock is released */
+        pool->uses++; /* keeps it while the lock is released */
         status = openreg_cache_sync_waiting(cache, call);
         if (status == OPENREG_OK)
             status = openreg_cache_give_segments(cache, call,
                                                  (openreg_segment_filter){.kind = OPENREG_FILTER_POOL, .pool = pool});
-        (void)drop_use(cache, pool); /* the last one, if it was released meanwhile */
+        (void)drop_use(cache, pool); /* the last one, if the pool was released in between */
     }
     openreg_fast_lock_release(&cache->lock);
     openreg_lock_release(&cache->flush);
     return status;
 }
 
-/* Takes a use away, one of openreg_memory_pool_retain() or one of a thread that is leaving, and gives back what the pool
- * holds if it was the last. No lock is held. */
+/* Removes a use, of openreg_memory_pool_retain() or of a thread that is leaving, and releases the pool's memory if it was
+ * the last. No lock is held. */
 static openreg_status
 release_use(struct openreg_cache *cache, const char *call, openreg_memory_pool_id id, bool is_retained)
 {

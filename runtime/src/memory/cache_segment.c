@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cache_segment.c: segments of the caching allocator, from the driver and back. */
+/* cache_segment.c: allocates segments of the caching allocator from the driver, and releases them. */
 #define _GNU_SOURCE
 #include "memory/cache_internal.h"
 
@@ -56,9 +56,9 @@ free_allocation(openreg_device *device, const char *call, const openreg_segment 
     return openreg_call_mem_free(device, call, segment->allocation);
 }
 
-/* Memory for a segment whose `pool` and `size` are set: sets `allocation`, `start` and `room`. Just the bytes that are
- * needed: one more would cost a page, and may be one too many. A driver that promises less than blocks need, and then
- * gives less, is asked once more, for so much that an aligned start fits; and from then on at once. */
+/* Memory for a segment whose `pool` and `size` are set: sets `allocation`, `start` and `room`. Requests exactly the bytes
+ * needed: one more would cost a page, and may exceed the memory. If a driver with a smaller min_alignment returns an
+ * address at which no block can begin, the request is repeated with room to align it, and so are all later ones. */
 static openreg_status
 allocate_plain(openreg_device *device, openreg_segment *segment)
 {
@@ -145,7 +145,7 @@ forget_returning(openreg_segment *segment)
     LIST_REMOVE(segment, returning);
 }
 
-/* Adds a segment to the cache, or takes it out: the list, its one free block, the figures. The lock is held. */
+/* Adds a segment to the cache, or removes it: the list, its one free block, the figures. The lock is held. */
 static void
 link_segment(struct openreg_cache *cache, openreg_segment *segment)
 {
@@ -202,8 +202,8 @@ check_limit(const struct openreg_cache *cache, uint64_t size)
                              cache->device->index, (unsigned long long)limit);
 }
 
-/* Lets a segment of the pool grow for the request, unless something fits once nothing is hot or warm. *out = NULL if there
- * is none that can. The lock is held, and let go meanwhile, so each round looks at everything anew. */
+/* Grows a segment of the pool for the request, unless a block fits once none is hot or warm. *out = NULL if no segment can
+ * grow. The lock is held, and released in between, so each round starts anew. */
 static openreg_status
 extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out, bool *refused)
 {
@@ -293,17 +293,16 @@ openreg_cache_is_given(const openreg_segment *segment, openreg_segment_filter fi
            openreg_cache_filter_matches(segment, filter);
 }
 
-/* Segments go back by the batch: other threads get the lock in between, and what the steps touch stays in the processor's
- * cache. */
+/* Segments are released in batches: other threads get the lock in between, and the data stays in the processor's cache. */
 #define BATCH_TAKEN 32
 #define BATCH_SEEN 512
 
-/* Takes a segment out of the cache, for the driver. */
+/* Removes a segment from the cache, to be released to the driver. */
 static void
 take_segment(struct openreg_cache *cache, openreg_segment *segment, openreg_segment **taken)
 {
     unlink_segment(cache, segment);
-    /* Before the driver has it back, or another thread could be given the same addresses and find them taken. */
+    /* Before the driver frees it, or another thread could get the same addresses and find them in the map. */
     openreg_address_map_remove(segment->range);
     segment->next_taken = *taken;
     *taken = segment;
@@ -321,8 +320,8 @@ openreg_cache_next_segment(const openreg_segment *segment, openreg_segment_filte
     return filter.kind == OPENREG_FILTER_POOL ? LIST_NEXT(segment, own) : LIST_NEXT(segment, all);
 }
 
-/* Takes some segments of a kind out of the cache, from *position on, and links them through `next_taken`. Moves *position behind
- * those that were looked at; NULL: behind the last. The lock is held. */
+/* Removes some segments of a kind from the cache, from *position on, and links them through `next_taken`. Moves *position
+ * behind the segments it examined; NULL: behind the last. The lock is held. */
 static openreg_segment *
 take_segments(struct openreg_cache *cache, openreg_segment_filter filter, openreg_segment **position)
 {
@@ -339,8 +338,7 @@ take_segments(struct openreg_cache *cache, openreg_segment_filter filter, openre
     return taken;
 }
 
-/* Gives segments that were taken back to the driver; those that it refuses come back to the cache. Releases and reacquires
- * the lock. */
+/* Releases removed segments to the driver; those that it refuses return to the cache. Releases and reacquires the lock. */
 static openreg_status
 give_taken(struct openreg_cache *cache, const char *call, openreg_segment *given)
 {
@@ -361,7 +359,7 @@ give_taken(struct openreg_cache *cache, const char *call, openreg_segment *given
                 kept = segment;
                 continue;
             }
-            /* The driver neither takes it nor lets it be used: nothing is left but to forget it. */
+            /* The driver neither frees it nor lets it be used: it can only be forgotten. */
         }
         segment->next_taken = gone;
         gone = segment;
@@ -390,7 +388,7 @@ openreg_cache_give_segments(struct openreg_cache *cache, const char *call, openr
     OPENREG_RETURN_NOT_OK(openreg_cache_shrink_segments(cache, call, filter));
     openreg_cache_release_hot(cache);
     openreg_status result = OPENREG_OK;
-    /* No segment goes while the flush lock is held, but new ones come: at the start of the list. */
+    /* No segment is removed while the flush lock is held, but new ones are added, at the start of the list. */
     for (openreg_segment *position = openreg_cache_first_segment(cache, filter); position != NULL;) {
         openreg_segment *given = take_segments(cache, filter, &position);
         const openreg_status status = give_taken(cache, call, given);
@@ -421,12 +419,12 @@ openreg_cache_destroy_segments(struct openreg_cache *cache)
 {
     while (!LIST_EMPTY(&cache->segments)) {
         openreg_segment *segment = LIST_FIRST(&cache->segments);
-        openreg_fast_lock_acquire(&cache->lock); /* for calls that have found it, and look at it under the lock */
+        openreg_fast_lock_acquire(&cache->lock); /* for calls that have found it, and check it under the lock */
         LIST_REMOVE(segment, all);
         openreg_address_map_remove(segment->range);
         openreg_fast_lock_release(&cache->lock);
         (void)free_allocation(cache->device, "openreg_shutdown", segment);
-        free_segment(segment); /* its blocks go with their chunks */
+        free_segment(segment); /* its blocks are freed with their chunks */
     }
 }
 

@@ -26,8 +26,7 @@ static const openreg_allocator_settings first_values = {
     .memory_fraction = 1.0,
 };
 
-/* Settings that somebody has set. Never freed, as threads may still read those before: so all different ones are kept
- * once. */
+/* Settings that were set. Never freed, as threads may still read earlier ones; each distinct one is kept once. */
 typedef struct kept_settings {
     openreg_allocator_settings values;
     struct kept_settings *next;
@@ -35,10 +34,10 @@ typedef struct kept_settings {
 
 static _Atomic(const openreg_allocator_settings *) settings = &first_values;
 
-/* Guards what is kept and the counts. Never held with a cache's lock but inside it. */
+/* Guards the kept settings and the counts. Taken with a cache's lock held, but not the other way around. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static kept_settings *kept;
-static int64_t reasons[OPENREG_FEATURES]; /* for each bit of openreg_cache_features to be set */
+static int64_t reasons[OPENREG_FEATURES]; /* reasons for each bit of openreg_cache_features */
 
 __attribute__((constructor)) static void
 handle_forks(void)
@@ -59,7 +58,7 @@ openreg_cache_feature(unsigned feature, bool on)
     openreg_lock_release(&lock);
 }
 
-/* For what is either on or off. The lock is held. */
+/* For a feature that is either on or off. The lock is held. */
 static void
 switch_feature(unsigned feature, bool on)
 {
@@ -237,11 +236,11 @@ openreg_allocator_set_settings(const openreg_allocator_settings *values)
     if (!openreg_sized_is_valid(values, OPENREG_ALLOCATOR_SETTINGS_SIZE_1))
         return openreg_error_set(OPENREG_E_INVALID, call,
                                  "struct_size must be set to the size of openreg_allocator_settings");
-    openreg_allocator_settings all = first_values; /* for what an older caller does not know */
+    openreg_allocator_settings all = first_values; /* for fields that an older caller does not know */
     memcpy(&all, values, values->struct_size < sizeof all ? values->struct_size : sizeof all);
     OPENREG_RETURN_NOT_OK(check_settings(call, &all));
     if (all.max_split_size > OPENREG_MAX_ALLOCATION)
-        all.max_split_size = UINT64_MAX; /* no request is as large */
+        all.max_split_size = UINT64_MAX; /* larger than any request */
     if (all.max_non_split_rounding > MAX_ROUNDED)
         all.max_non_split_rounding = MAX_ROUNDED;
     all.expandable_segments = all.expandable_segments != 0;

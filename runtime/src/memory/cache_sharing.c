@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cache_sharing.c: blocks of the caching allocator that other processes use, and theirs that are used here (cache.h). */
+/* cache_sharing.c: blocks of the caching allocator that other processes use, and imported memory of theirs (cache.h). */
 #define _GNU_SOURCE
 #include "memory/cache_internal.h"
 
@@ -40,7 +40,7 @@ openreg_cache_share(const char *call, const void *ptr, openreg_shared_block *out
 void
 openreg_cache_free_shared(void *ptr)
 {
-    openreg_sharing_peek()->free_exported(ptr); /* there is none without the library that has exported it */
+    openreg_sharing_peek()->free_exported(ptr); /* exists only if the library that has exported it is loaded */
 }
 
 int32_t

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cache_stats.c: the caching allocator's figures (openreg.h), and events to a listener
- * (openreg/allocator.h). */
+/* cache_stats.c: the caching allocator's figures (openreg.h), and events to observers (openreg/allocator.h). */
 #include "memory/cache_internal.h"
 
 #include <string.h>
@@ -24,7 +23,7 @@ sum_of(const openreg_stat stat[OPENREG_POOLS])
                           .freed = small->freed + large->freed};
 }
 
-/* Inside, `freed` holds `current` as it was when the counts were reset; what was freed since follows from the rest. */
+/* Internally `freed` holds `current` at the last reset; the freed amount since follows from the other fields. */
 static void
 public_stats(const openreg_stat in[OPENREG_POOLS], openreg_stat out[OPENREG_POOLS])
 {
@@ -34,7 +33,7 @@ public_stats(const openreg_stat in[OPENREG_POOLS], openreg_stat out[OPENREG_POOL
     }
 }
 
-/* `freed` holds `current` as it was when the counts were reset, as everywhere inside. */
+/* `freed` holds `current` at the last reset, as everywhere in the cache. */
 static openreg_stat
 single_stat(openreg_stat in)
 {

@@ -84,7 +84,7 @@ openreg_cache_poison(struct openreg_cache *cache, openreg_block *block)
     if ((openreg_features() & OPENREG_FEATURE_POISON) == 0 || cache->schedule == NULL)
         return;
     const uint8_t state = block->state;
-    block->state = OPENREG_BLOCK_AWAITING_FREE; /* so that no other thread does anything with it */
+    block->state = OPENREG_BLOCK_AWAITING_FREE; /* so that no other thread uses it */
     openreg_fast_lock_release(&cache->lock);
     const openreg_error_fields before = openreg_error_save();
     (void)openreg_call_poison(cache->device, free_call, cache->schedule, block->address, block->size,
@@ -94,7 +94,7 @@ openreg_cache_poison(struct openreg_cache *cache, openreg_block *block)
     block->state = state;
 }
 
-/* The stream has passed a use that is in no list any more. The lock may be released meanwhile. */
+/* Completes a use that has been removed from its list. The lock may be released in between. */
 static void
 finish_use(struct openreg_cache *cache, openreg_stream_use *use)
 {
@@ -120,7 +120,7 @@ destroy_marker(openreg_stream_use *use, const char *call)
     use->marker_device = NULL;
 }
 
-/* Puts a marker behind the stream's work. Where the driver has none to give, waits for the stream instead. */
+/* Records a marker behind the stream's work. If the driver has none left, waits for the stream instead. */
 static openreg_status
 mark_use(openreg_stream_use *use)
 {
@@ -141,8 +141,8 @@ mark_use(openreg_stream_use *use)
     return openreg_device_is_lost(device) ? OPENREG_OK : status; /* nothing runs there any more */
 }
 
-/* Marks the streams of a block. The lock is released meanwhile, as a driver may take its time; to other threads the block
- * is one that awaits its streams, so none of them can free it again or add a stream to it. */
+/* Records markers on the streams of a block. The lock is released, as a driver may take long; to other threads the block
+ * awaits its streams, so they can neither free it nor add a stream to it. */
 static openreg_status
 mark_uses(struct openreg_cache *cache, openreg_block *block)
 {
@@ -199,8 +199,8 @@ openreg_cache_free_used(struct openreg_cache *cache, openreg_block *block)
     return OPENREG_OK;
 }
 
-/* Whether the stream has passed its first waiting use. Releases the lock meanwhile; the use stays, because only the holder
- * of the other lock, `waiting`, takes one out. */
+/* Whether the stream's first waiting use is complete. Releases the lock in between; the use stays, because only the holder
+ * of the other lock, `waiting`, removes uses. */
 static openreg_status
 query_first(struct openreg_cache *cache, const char *call, const openreg_stream_pools *stream, int32_t *done)
 {
@@ -233,7 +233,7 @@ openreg_status
 openreg_cache_poll_waiting(struct openreg_cache *cache, const char *call)
 {
     if (!openreg_fast_lock_try(&cache->waiting))
-        return OPENREG_OK; /* another thread is asking; its driver call must not delay this one */
+        return OPENREG_OK; /* another thread queries; its driver call must not delay this one */
     const openreg_status status = poll_streams(cache, call);
     openreg_fast_lock_release(&cache->waiting);
     return status;

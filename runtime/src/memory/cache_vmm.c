@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* cache_vmm.c: segments of the caching allocator that grow and shrink in place (openreg/vmm.h).
  *
- * A segment of this kind has addresses for much more than its memory, which is the first `size` bytes. It grows where
- * the last block is too small for a request, and shrinks when cached memory is given back. One pool has one, until its
- * addresses are used up. */
+ * A segment of this kind has addresses for much more than its memory, which is the first `size` bytes. It grows if the
+ * last block is too small for a request, and shrinks when cached memory is released. A pool has one of them at a time:
+ * the next is made when its addresses are used up. */
 #include "memory/cache_internal.h"
 
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include "watch/observers.h"
 
 #define SMALL_ROOM (256 * OPENREG_MIB)
-#define UNKNOWN_ROOM (UINT64_C(64) << 30) /* where the device's size is not known */
-#define LEAST_STEP (2 * OPENREG_MIB)      /* a device's granularity may be a page, and each piece costs a call */
+#define UNKNOWN_ROOM (UINT64_C(64) << 30) /* if the device's size is not known */
+#define LEAST_STEP (2 * OPENREG_MIB)      /* the granularity may be as small as a page, and each piece costs a call */
 
 static const char malloc_call[] = "openreg_malloc";
 
@@ -29,7 +29,7 @@ round_up(uint64_t size, uint64_t step)
     return (size + step - 1) / step * step;
 }
 
-/* Addresses for a segment of `size` bytes at first. */
+/* Bytes of addresses for a segment that begins with `size` bytes. */
 static openreg_status
 reserve(openreg_device *device, const openreg_vmm *growing, openreg_segment *segment, uint64_t size)
 {
@@ -107,8 +107,8 @@ trace_range(const struct openreg_cache *cache, int32_t action, const openreg_seg
         openreg_cache_trace(cache, action, segment->pool, (uintptr_t)segment->start + offset, size);
 }
 
-/* The segment has `amount` more bytes: they join its last block if that is free, else they are a block, for which
- * `spare` serves. */
+/* Adds `amount` bytes to the segment: they join its last block if that is free, else they become a block, for which
+ * `spare` is used. */
 static void
 append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, openreg_block *spare)
 {
@@ -133,7 +133,7 @@ append(struct openreg_cache *cache, openreg_segment *segment, uint64_t amount, o
     count_reserved(cache, segment, (int64_t)amount);
 }
 
-/* Gives the segment [offset, offset + size) as memory, or takes it back. Releases and reacquires the lock. */
+/* Maps or unmaps [offset, offset + size) of the segment. Releases and reacquires the lock. */
 static openreg_status
 change(struct openreg_cache *cache, const char *call, openreg_segment *segment, bool grows, uint64_t offset,
        uint64_t size)
@@ -155,7 +155,7 @@ openreg_segment *
 openreg_cache_growable(const openreg_pool *pool, uint64_t rounded, uint64_t *amount)
 {
     const uint64_t unit = pool->kind == OPENREG_POOL_SMALL ? OPENREG_SMALL_SEGMENT : OPENREG_LARGE_SEGMENT;
-    /* A pool has one of them until its addresses are used up, so few of a device's memory. */
+    /* A pool has one of them until its addresses are used up, so a device has few. */
     for (openreg_segment *segment = LIST_FIRST(&pool->growing); segment != NULL;
          segment = LIST_NEXT(segment, growing)) {
         if (segment->resizing)
@@ -192,7 +192,7 @@ openreg_cache_grow_segment(struct openreg_cache *cache, openreg_segment *segment
     return OPENREG_OK;
 }
 
-/* Takes the free end off a segment that has blocks in use, in whole units. Nothing where there is none. */
+/* Unmaps the free end of a segment that has blocks in use, in whole units. No effect if there is none. */
 static openreg_status
 shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
 {
@@ -202,7 +202,7 @@ shrink(struct openreg_cache *cache, const char *call, openreg_segment *segment)
     if (last->state != OPENREG_BLOCK_FREE || last->previous == NULL || end >= segment->size)
         return OPENREG_OK;
     const uint64_t amount = segment->size - end;
-    openreg_block *spare = openreg_cache_take_block(cache); /* for putting it back */
+    openreg_block *spare = openreg_cache_take_block(cache); /* to restore it */
     if (spare == NULL)
         return OPENREG_OK;
     openreg_free_lists_remove(&segment->pool->free, last);
@@ -234,7 +234,7 @@ openreg_status
 openreg_cache_shrink_segments(struct openreg_cache *cache, const char *call, openreg_segment_filter filter)
 {
     for (openreg_segment *segment = openreg_cache_first_segment(cache, filter); segment != NULL;) {
-        /* No segment goes while the flush lock is held, but new ones come: at the start of the list. */
+        /* No segment is removed while the flush lock is held, but new ones are added, at the start of the list. */
         if (segment->room > 0 && !segment->resizing && openreg_cache_filter_matches(segment, filter))
             OPENREG_RETURN_NOT_OK(shrink(cache, call, segment));
         segment = openreg_cache_next_segment(segment, filter);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* copy.c: copies and fills of the public API: what may be copied, and the way it takes.
+/* copy.c: copies and fills of the public API: checks their ranges, and chooses how they are done.
  *
  * Memory of a driver that the host can see is copied by the host, through its alias, when the caller waits anyway: no
  * queue, no other thread. Everything else goes to the driver; between two drivers the bytes pass through the host. */
@@ -107,7 +107,7 @@ sync_current_stream(openreg_device *device, const char *call)
     return openreg_call_stream_sync(device, call, handle);
 }
 
-/* Turns an end that the host can see into host memory, behind the thread's current stream of its device. */
+/* Replaces a host-visible end by its alias, after waiting for the thread's current stream of its device. */
 static openreg_status
 reach_from_host(copy_end *end, const char *call)
 {
@@ -128,7 +128,7 @@ call_copy(openreg_device *on, const char *call, const copy_end *dst, const copy_
                              stream);
 }
 
-/* The device that a copy runs on where the caller names none; NULL: the host. */
+/* The device that a copy runs on if the caller names none; NULL: the host. */
 static openreg_device *
 worker_of(const copy_end *dst, const copy_end *src)
 {
@@ -144,7 +144,7 @@ begin_span(openreg_watched_span *span, const char *call, openreg_device *on, ope
                        dst->device != NULL ? dst->device->index : OPENREG_HOST);
 }
 
-/* One of the ends, at least, is on a device; the driver copies. `span` is that of the device's part, or NULL. */
+/* Copies by the driver; at least one end is on a device. `span` is that of the device's part, or NULL. */
 static openreg_status
 copy_by_driver(const char *call, const copy_end *dst, const copy_end *src, uint64_t size, openreg_watched_span *span)
 {
@@ -174,7 +174,7 @@ copy_in_chunks(const char *call, copy_end dst, copy_end src, uint64_t size, void
     return OPENREG_OK;
 }
 
-/* Between two drivers neither of whose memory the host can see. */
+/* Between two drivers, neither of which has host-visible memory. */
 static openreg_status
 copy_staged(const char *call, const copy_end *dst, const copy_end *src, uint64_t size)
 {
@@ -188,7 +188,7 @@ copy_staged(const char *call, const copy_end *dst, const copy_end *src, uint64_t
     return status;
 }
 
-/* Copies behind the thread's current streams of the devices, and returns when the bytes are there. */
+/* Copies behind the thread's current streams of the devices, and returns when the copy is complete. */
 static openreg_status
 copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openreg_watched_span *span)
 {
@@ -204,8 +204,8 @@ copy_and_wait(const char *call, copy_end dst, copy_end src, uint64_t size, openr
     return copy_by_driver(call, &dst, &src, size, span);
 }
 
-/* The uses of a copy, for observers: on a stream of `on`, which the other end's device is in order with. Memory of the host
- * counts where it is pinned; `waits`: the host waits for the copy. */
+/* Reports the uses of a copy to observers: on a stream of `on`, with which the other end's device is ordered. Host memory
+ * counts if it is pinned; `waits`: the host waits for the copy. */
 static openreg_status
 tell_of_copy(const char *call, openreg_device *on, openreg_stream stream, const copy_end *dst, const copy_end *src,
              uint64_t size, bool waits)
@@ -284,7 +284,7 @@ order(const char *call, openreg_device *worker, openreg_driver_stream first, ope
     return openreg_call_marker_destroy(worker, call, &event);
 }
 
-/* Between two devices of one driver: in order behind the current stream of the other device, and ahead of what is queued
+/* Between two devices of one driver: ordered behind the current stream of the other device, and before work that is queued
  * there later. */
 static openreg_status
 copy_between_peers(const char *call, openreg_device *on, openreg_driver_stream stream, const copy_end *dst,
@@ -336,7 +336,7 @@ openreg_memcpy_async(int32_t stream_device, openreg_stream stream, void *dst, in
         return openreg_span_end(&span, between ? copy_between_peers(call, on, handle, &to, &from, size)
                                                : call_copy(on, call, &to, &from, size, handle));
     }
-    /* Between drivers: in order behind the stream, and done when this returns, so ahead of what comes later. */
+    /* Between drivers: ordered behind the stream, and complete when this returns, so before later work. */
     openreg_status status = on != NULL ? openreg_call_stream_sync(on, call, handle) : OPENREG_OK;
     if (status == OPENREG_OK)
         status = copy_and_wait(call, to, from, size, &span);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* fence_signal.c: names the device and the block when host code touches fenced device memory (cache.h).
  *
- * The handler uses only async-signal-safe calls, takes no lock that it would have to wait for, and leaves the outcome
- * to whoever was there before: it puts that handler back and returns, so that the instruction faults again and a
- * debugger, Python's faulthandler, a sanitizer or the default action sees the fault as if nothing had happened. Faults
- * of other addresses are handed on without a word, and this handler stays. A handler installed later that re-raises the
- * signal by raise() hides the address from this one; then there is no message. */
+ * The handler uses only async-signal-safe calls, waits for no lock, and leaves the outcome to the previous handler: it
+ * restores that one and returns, so that the instruction faults a second time and a debugger, Python's faulthandler, a
+ * sanitizer or the default action handles the fault as usual. Faults at other addresses are passed on without a
+ * message, and this handler stays. A handler installed later that re-raises the signal by raise() hides the address
+ * from this one; then there is no message. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -76,7 +76,7 @@ describe(const openreg_found_range *found, uintptr_t address)
     (void)!write(STDERR_FILENO, out.text, out.length);
 }
 
-/* Lets the earlier handler have a signal that is none of ours. */
+/* Passes a signal of another origin to the earlier handler. */
 static void
 hand_on(int signal_number, siginfo_t *info, void *context, bool by_instruction)
 {

@@ -4,8 +4,8 @@
  * Sizes in units of 512 bytes are sorted into bins: a row for each power of two, 32 bins a row, and two bitmaps that
  * find the first bin that is not empty. A bin of the first two rows, below 32 KiB, holds blocks of one size, in a list.
  * A bin above holds several sizes: a tree of them, each with its list, so the smallest block that fits is found in
- * O(log n) steps however many smaller ones the bin holds; and where one size comes again and again, as in training, in
- * one. Inserting and removing cost the same. Guarded by the cache's lock. */
+ * O(log n) steps, however many smaller ones the bin holds, or in one step for a recurring size, as in training.
+ * Inserting and removing cost the same. Guarded by the cache's lock. */
 #ifndef OPENREG_SRC_FREE_LISTS_H
 #define OPENREG_SRC_FREE_LISTS_H
 
@@ -76,7 +76,7 @@ openreg_free_lists_insert(openreg_free_lists *lists, openreg_block *block)
     lists->exact[row][bin] = block;
 }
 
-/* Takes the first block of a list out of the structure. True if its bin is empty then. */
+/* Removes the first block of a list. True if its bin is then empty. */
 static inline bool
 openreg_free_lists_remove_first(openreg_free_lists *lists, openreg_block *block, openreg_block *next)
 {
@@ -124,8 +124,8 @@ openreg_free_lists_next_bin(const openreg_free_lists *lists, unsigned *row, unsi
     return true;
 }
 
-/* The smallest block of the bin of at least `size` bytes, or NULL; of several, the one that came last but for the one in
- * the tree. */
+/* The smallest block of the bin of at least `size` bytes, or NULL; of several, the last one added, except the one in the
+ * tree. */
 static inline openreg_block *
 openreg_free_lists_in_bin(const openreg_free_lists *lists, uint64_t size, unsigned row, unsigned bin)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* host_memory.c: pinned host memory: the driver makes it, a tree by address remembers it. */
+/* host_memory.c: pinned host memory: allocated by the driver, and kept in a tree by address. */
 #define _GNU_SOURCE
 #include "memory/host_memory.h"
 
@@ -17,14 +17,13 @@
 typedef struct host_entry {
     openreg_tree_node node; /* by start */
     openreg_host_block block;
-    bool freeing; /* the driver is about to take it; its address may come up again before the entry goes */
+    bool freeing; /* the driver is freeing it; its address may be reused before the entry is removed */
 } host_entry;
 
-/* Guards the tree; never held in a driver's call. Held over a fork(), so that the child finds no tree that another
- * thread of the parent was changing. */
+/* Guards the tree; never held in a driver's call. Held over a fork(), so that the tree is consistent in the child. */
 static openreg_lock table_lock = OPENREG_LOCK_INITIALIZER;
 static openreg_tree entries;
-static atomic_size_t entry_count; /* written under the lock; 0 is read without it */
+static atomic_size_t entry_count; /* written under the lock; also read without it, to compare with 0 */
 
 /* The last entry that starts at `address` or before, or NULL; then those before it. The lock is held. */
 static host_entry *
@@ -73,7 +72,7 @@ openreg_host_memory_find(uintptr_t address, openreg_host_block *out)
         return false;
     openreg_lock_acquire(&table_lock);
     const host_entry *entry = at_or_before(address);
-    while (entry != NULL && entry->freeing) /* as many as threads are freeing one */
+    while (entry != NULL && entry->freeing) /* at most one for each thread that is freeing */
         entry = previous_of(entry);
     const bool found = entry != NULL && address - entry->block.start < entry->block.size;
     if (found)

@@ -11,16 +11,16 @@ int64_t openreg_host_memory_live_blocks(const openreg_device *device); /* pinned
 
 typedef struct openreg_host_block {
     uintptr_t start;
-    uint64_t size; /* bytes that were asked for */
+    uint64_t size; /* bytes that were requested */
     openreg_device *device;
 } openreg_host_block;
 
 /* The pinned block that holds `address`; false if none does. Takes no lock while there are no pinned blocks, else
- * O(log n) steps of the live ones. */
+ * O(log n) steps in the number of live ones. */
 bool openreg_host_memory_find(uintptr_t address, openreg_host_block *out);
 
-/* As memcpy(), whole before it returns: streamed_copy.c. Large copies go past the cache where the processor can do that: a
- * store that goes through the cache first reads what it overwrites, and puts out of the cache what was there. Threads: any. */
+/* As memcpy(); the bytes are visible when it returns: streamed_copy.c. Large copies bypass the cache if the processor can: a
+ * store through the cache first reads the line that it overwrites, and evicts other lines. Any thread. */
 void openreg_copy_on_host(void *destination, const void *source, size_t size);
 
 #endif

@@ -78,7 +78,7 @@ openreg_device_get_kernels(int32_t index, const openreg_kernels **out)
         return openreg_error_set(OPENREG_E_INVALID, call, "out is NULL");
     OPENREG_RETURN_NOT_OK(openreg_device_get(call, index, &device));
     const openreg_opened_driver *const driver = device->driver;
-    /* A table that is too short is an error here, not as good as none. */
+    /* Here a table that is too short is an error, not the same as none. */
     const openreg_kernels *const kernels = driver->table->extension == NULL
                                                ? NULL
                                                : driver->table->extension(driver->instance, OPENREG_KERNELS_NAME,
@@ -101,13 +101,13 @@ run(void *argument)
     return running->what->kernel->run(running->instance, running->what);
 }
 
-/* What one call of a kernel was given for scratch. */
+/* Scratch memory of one call of a kernel. */
 typedef struct scratch_list {
     int32_t device;
     openreg_stream stream;
     uint64_t count, room;
     void **blocks;
-    openreg_status failure; /* why workspace() gave none; then `reason` and `vendor_code` are set */
+    openreg_status failure; /* why workspace() returned NULL; then `reason` and `vendor_code` are set */
     int64_t vendor_code;
     char reason[sizeof(((openreg_error *)NULL)->message)];
 } scratch_list;
@@ -139,7 +139,7 @@ take_workspace(const openreg_kernel_call *what, uint64_t size)
     void *block = NULL;
     const openreg_status status = take_block(scratch, size, &block);
     openreg_current = outer;
-    openreg_error_begin_call(); /* what the driver said to mem_alloc() is none of the kernel's errors */
+    openreg_error_begin_call(); /* the driver's error of mem_alloc() is not an error of the kernel */
     if (status == OPENREG_OK)
         return block;
     const openreg_error *const error = openreg_last_error();
@@ -149,7 +149,7 @@ take_workspace(const openreg_kernel_call *what, uint64_t size)
     return NULL;
 }
 
-/* The kernel returned `status`: where it gave no reason for an OPENREG_E_NOMEM, that of workspace() is meant. */
+/* The kernel returned `status`: if it set no error for OPENREG_E_NOMEM, that of workspace() is used. */
 static void
 explain(const scratch_list *scratch, openreg_status status)
 {
@@ -158,8 +158,8 @@ explain(const scratch_list *scratch, openreg_status status)
         openreg_host_services.set_error(openreg_host_services.ctx, status, scratch->vendor_code, scratch->reason);
 }
 
-/* In the order of the stream: what uses the memory again is queued behind the kernel's work. Returns `status`, or the first
- * error of its own where the kernel has none. */
+/* Frees in the order of the stream: work that reuses the memory is queued behind the kernel's. Returns `status`, or if that
+ * is OPENREG_OK the first error of its own. */
 static openreg_status
 give_back(scratch_list *scratch, openreg_status status)
 {
@@ -217,7 +217,7 @@ openreg_kernel_run(const openreg_kernel *kernel, int32_t index, openreg_stream s
         } else {
             status = kernel->run(device->driver->instance, what);
         }
-        /* A refusal is an answer, not an error: the caller has another way. */
+        /* A refusal is a result, not an error: the caller has another way. */
         if (status != OPENREG_E_UNSUPPORTED) {
             explain(&scratch, status);
             status = openreg_call_end(device, what->name, status);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* memory.c: what an address is, host aliases, free memory. malloc and free are in cache.c. */
+/* memory.c: describing addresses, host aliases, free memory. malloc and free are in cache.c. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "memory/cache.h"
 #include "memory/host_memory.h"
 
-/* The range of a device address that a caller gives. False for anything else, and in a bad fork, which has no table. */
+/* The range of a caller's device address. False for anything else, and in a bad fork, which has no table. */
 static inline bool
 find_device_address(const void *ptr, openreg_found_range *found)
 {
