@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* capture.h: calls that are recorded in place of being done, while a stream is captured for a graph and its driver doesn't
- * do that itself (openreg/graphs.h). Internal.
+/* capture.h: calls that are recorded instead of done, while a stream is captured for a graph and its driver doesn't capture
+ * by itself (openreg/graphs.h). Internal.
  *
- * The recorder is libopenreg_graph.so's. While it records nothing each place costs one load. */
+ * The recorder is in libopenreg_graph.so. While it records nothing each place costs one load. */
 #ifndef OPENREG_SRC_CAPTURE_H
 #define OPENREG_SRC_CAPTURE_H
 
@@ -22,14 +22,14 @@ enum {
     OPENREG_CAPTURED_KERNEL,
     OPENREG_CAPTURED_COLLECTIVES,
     OPENREG_CAPTURED_RECORD, /* of an event */
-    OPENREG_CAPTURED_WAIT,   /* of a stream for an event, whose record outside of a capture is `has_record` */
-    OPENREG_CAPTURED_STREAM, /* the host waits for, or asks about, a stream */
-    OPENREG_CAPTURED_EVENT,  /* likewise an event */
-    OPENREG_CAPTURED_DEVICE, /* likewise a device */
-    OPENREG_CAPTURED_FREE,   /* memory goes back to the driver */
+    OPENREG_CAPTURED_WAIT,   /* a stream waits for an event; `has_record`: it was recorded outside of a capture */
+    OPENREG_CAPTURED_STREAM, /* the host waits for, or queries, a stream */
+    OPENREG_CAPTURED_EVENT,  /* the same for an event */
+    OPENREG_CAPTURED_DEVICE, /* the same for a device */
+    OPENREG_CAPTURED_FREE,   /* memory is released to the driver */
 };
 
-/* What the function was given; fields that the kind has no use for are zero. */
+/* The function's arguments; fields that the kind doesn't use are zero. */
 typedef struct openreg_captured_call {
     int32_t kind; /* OPENREG_CAPTURED_* */
     int32_t device;
@@ -51,7 +51,7 @@ typedef struct openreg_captured_call {
     openreg_event event;
 } openreg_captured_call;
 
-/* 1: it was recorded or refused, and *status is the call's; 0: it is none of a capture's, and is done as always. */
+/* 1: the call was recorded or refused, and *status is its result; 0: it belongs to no capture, and is done as usual. */
 typedef int (*openreg_recorder_fn)(const openreg_captured_call *call, openreg_status *status);
 /* NULL while nothing is captured. */
 OPENREG_INTERNAL extern _Atomic(openreg_recorder_fn) openreg_recorder;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* interceptors.c: the list of those who change what a call does, read without a lock (interceptors.h). */
+/* interceptors.c: the list of interceptors, read without a lock (interceptors.h). */
 #include "watch/interceptors.h"
 
 #include <stdatomic.h>

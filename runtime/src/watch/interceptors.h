@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* interceptors.h: parts of this build (libopenreg_lab.so) that change what a call does: they refuse it, or stand around it.
- * Internal. Observers (observers.h) only see.
+/* interceptors.h: parts of this build (libopenreg_lab.so) that change what a call does: they refuse it, or run around it.
+ * Internal. Observers (observers.h) change nothing.
  *
- * Around each of these stands `if (openreg_is_observed(event))`; they are the slow half. */
+ * Callers check `if (openreg_is_observed(event))` first; these functions are the slow path. */
 #ifndef OPENREG_SRC_INTERCEPTORS_H
 #define OPENREG_SRC_INTERCEPTORS_H
 
@@ -13,7 +13,7 @@
 /* Events beside those of observer.h, in the same word. OPENREG_OBSERVE_USES is use() and kernel(), _WORK is run(). */
 #define OPENREG_INTERCEPT_ALLOCATIONS 16u /* allocate() */
 #define OPENREG_INTERCEPT_COPIES                                                                                       \
-    32u /* no function: the host does no copy that a driver can do, so that layers see it */
+    32u /* no function: the host does no copy that a driver can do, so that layers get it */
 
 /* Bytes that a call is about to use. */
 typedef struct openreg_used_range {
@@ -22,33 +22,33 @@ typedef struct openreg_used_range {
     int32_t writes, reserved;
 } openreg_used_range;
 
-/* Work that is given to a driver by a table of an extension, which layers don't see; and a driver's open(), of which
- * `device` is OPENREG_HOST and `name` the driver's. */
+/* Work that a driver gets through a table of an extension, which layers don't get; and a driver's open(), with `device`
+ * OPENREG_HOST and `name` the driver's. */
 typedef struct openreg_work {
     const char *call; /* "openreg_kernel_run" */
     const char *name; /* "aten::mm", "all_reduce" */
     int32_t device;
     openreg_driver_stream stream;
-    const openreg_host *host; /* whose set_error() is for an error of run() */
+    const openreg_host *host; /* for set_error() by run() */
 } openreg_work;
 
-/* Each may be NULL. Static: never taken out. */
+/* Each function may be NULL. Static: never removed. */
 typedef struct openreg_interceptor {
-    /* 1: there is no memory for this request, and `text` says why. Under the cache's lock. */
+    /* 1: the request fails for lack of memory; `text` says why. Called under the cache's lock. */
     int (*allocate)(int32_t device, uint64_t size, char *text, size_t text_size);
     /* The work of a call on `stream` is about to use memory. 1: it fails before it has begun, with OPENREG_E_INVALID and
-     * what `text` says. */
+     * that `text`. */
     int (*use)(const char *call, int32_t device, openreg_stream stream, const openreg_used_range *ranges, size_t count,
                char *text, size_t text_size);
-    /* Likewise of a driver's kernel. */
+    /* The same for a driver's kernel. */
     int (*kernel)(int32_t device, openreg_stream stream, const openreg_kernel_call *call, char *text, size_t text_size);
-    /* Stands for next(argument): calls it and returns what it returns, or sets an error. */
+    /* Called in place of next(argument): calls it and returns its result, or sets an error. */
     openreg_status (*run)(const openreg_work *work, openreg_status (*next)(void *argument), void *argument);
 } openreg_interceptor;
 
 #define OPENREG_INTERCEPTORS_MAX 4
 
-/* Says which events it wants from now on. Never fails: there are fewer than OPENREG_INTERCEPTORS_MAX in a build. */
+/* Sets which events it gets from now on. Never fails: there are fewer than OPENREG_INTERCEPTORS_MAX in a build. */
 OPENREG_INTERNAL void openreg_intercept(const openreg_interceptor *interceptor, uint32_t events);
 
 /* 1: refused, with the text. */

@@ -18,7 +18,7 @@
 
 openreg_lab_query_fn openreg_lab_linked;
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of loading: the dynamic loader and constructors run in it */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* held while loading, in the dynamic loader and constructors */
 static _Atomic(const void *) loaded_lab, loaded_graph, loaded_sharing;
 
 _Atomic(openreg_recorder_fn) openreg_recorder;
@@ -43,7 +43,7 @@ find_path(const char *library, char path[PATH_MAX])
         (void)snprintf(path, PATH_MAX, "%s", library);
 }
 
-/* What a library's entry gives: a structure that begins with the version. NULL with an error. The lock is held. */
+/* The result of a library's entry: a structure that begins with the version. NULL with an error. The lock is held. */
 static const void *
 open_library(const char *call, const char *library, const char *entry)
 {

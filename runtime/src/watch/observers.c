@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* observers.c: the list of those who watch, read without a lock (observers.h, openreg/observer.h). */
+/* observers.c: the list of observers, read without a lock (observers.h, openreg/observer.h). */
 #define _GNU_SOURCE
 #include "watch/observers.h"
 
@@ -24,13 +24,13 @@ typedef struct observer_entry {
 
 uint32_t openreg_watched_events;
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of changes. A leaf */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* serialises changes. A leaf */
 static observer_entry entries[OPENREG_OBSERVERS_MAX];
 static _Atomic uint32_t removals;
 static uint32_t intercepted;           /* under the lock: what interceptors want */
 static OPENREG_HOT_TLS uint32_t depth; /* of observers' functions that this thread is in */
 
-/* Threads that were in an observer's function aren't there. */
+/* Threads of the parent that were in an observer's function don't exist here. */
 static void
 after_fork_in_child(void)
 {
@@ -45,7 +45,7 @@ handle_forks(void)
     openreg_fork_handle(OPENREG_FORK_OBSERVERS, &(openreg_fork_handlers){.child = after_fork_in_child});
 }
 
-/* The lock is held. Nothing on a fast path asks for tables. */
+/* The lock is held. No fast path uses the event _TABLE. */
 static void
 publish_events(void)
 {
@@ -75,7 +75,7 @@ openreg_observed_word(void)
     return &openreg_watched_events;
 }
 
-/* The lock is held. A place is taken by who wants events. NULL: there are too many, or it isn't there and wants nothing. */
+/* The observer's entry; the lock is held. Adds one if it wants events. NULL: too many, or unknown and without events. */
 static observer_entry *
 entry_of(const openreg_observer *observer, uint32_t events)
 {
@@ -129,8 +129,8 @@ openreg_observer_remove(const openreg_observer *observer)
         (void)sched_yield();
 }
 
-/* Begins a call of the observer at place i, if it wants one of the events (0: whatever it wants). NULL: it doesn't, or has been
- * removed, which waits for those that have begun. */
+/* Begins a call of the observer at place i, if it wants one of the events (0: any). NULL: it doesn't, or has been removed;
+ * a removal waits for calls in flight. */
 static const openreg_observer *
 enter(int i, uint32_t wanted)
 {
@@ -153,7 +153,7 @@ leave(int i)
     atomic_fetch_sub_explicit(&entries[i].inside, 1, memory_order_release);
 }
 
-/* Calls the function of all that want the event. */
+/* Calls the function of all observers that want the event. */
 #define CALL(wanted, function, ...)                                                                                    \
     for (int i = 0; i < OPENREG_OBSERVERS_MAX; ++i) {                                                                  \
         const openreg_observer *const observer = enter(i, wanted);                                                     \
@@ -196,7 +196,7 @@ openreg_observers_span(int32_t step, const openreg_span *span, openreg_span_keep
         memset(keepers->kept, 0, sizeof keepers->kept);
         keepers->removals = atomic_load(&removals);
     }
-    /* Who has seen the begin sees the end, whatever it wants by then, unless it was removed. */
+    /* An observer that got the begin gets the end, whatever events it wants by then, unless it was removed. */
     for (int i = 0; i < OPENREG_OBSERVERS_MAX; ++i) {
         if (step != OPENREG_SPAN_BEGIN && keepers->kept[i] == NULL)
             continue;

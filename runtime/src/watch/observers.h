@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* observers.h: calls those who watch (openreg/observer.h). Internal.
+/* observers.h: calls observers (openreg/observer.h). Internal.
  *
- * Around each of these stands `if (openreg_is_observed(event))`; they are the slow half. */
+ * Callers check `if (openreg_is_observed(event))` first; these functions are the slow path. */
 #ifndef OPENREG_SRC_OBSERVERS_H
 #define OPENREG_SRC_OBSERVERS_H
 
@@ -11,7 +11,7 @@
 
 #include "base/internal_api.h"
 
-/* What openreg_observed_word() names: hidden, which saves each place a load of its address. */
+/* The word of openreg_observed_word(): hidden, which saves each place a load of its address. */
 extern uint32_t openreg_watched_events;
 
 /* One load. */
@@ -32,7 +32,7 @@ void openreg_observers_block(int32_t what, const void *address, uint64_t size, i
 void openreg_observers_order(const openreg_order *order);
 void openreg_observers_lost(const char *call, int32_t device, openreg_stream stream, const char *first_call,
                             const char *first_place);
-/* What observers keep of a span, and how many had been removed when it began. */
+/* The observers' data of a span, and the number of removals when it began. */
 typedef struct openreg_span_keepers {
     void *kept[OPENREG_OBSERVERS_MAX];
     uint32_t removals;
@@ -41,13 +41,13 @@ void openreg_observers_span(int32_t step, const openreg_span *span, openreg_span
 void openreg_observers_alarm(int32_t device, openreg_status status);
 void openreg_observers_table(int32_t is_published);
 
-/* For interceptors.c: the lock of changes, and what all interceptors want at its end. */
+/* For interceptors.c: takes the lock for changes, and releases it with the events that all interceptors want. */
 void openreg_observers_lock(void);
 void openreg_observers_unlock(uint32_t events);
 
 /* The line of the program that this thread is at, with any lock held; "" if not known. `size` is at least 80. */
 OPENREG_INTERNAL void openreg_observers_place(char *out, size_t size);
-/* Likewise as a number (0: not known), and what it means; NULL: nobody knows. The stack's text: "" without one. */
+/* The same as a number (0: not known), and its text; NULL: not known. The stack's text is "" without one. */
 OPENREG_INTERNAL uint32_t openreg_observers_here(int32_t wants_stack);
 OPENREG_INTERNAL const char *openreg_observers_here_text(uint32_t here, int32_t *allowed);
 OPENREG_INTERNAL const char *openreg_observers_here_stack(uint32_t here);

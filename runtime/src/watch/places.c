@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* places.c: where in the program the calling thread is, as an embedding language says (observers.h). */
+/* places.c: the calling thread's place in the program, from an embedding language (observers.h). */
 #include <stdatomic.h>
 #include <string.h>
 
