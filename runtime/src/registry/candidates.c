@@ -29,8 +29,7 @@ openreg_candidates_unlock(void)
     openreg_lock_release(&lock);
 }
 
-/* Held over fork(), so that the child sees no half-made list. It is only ever held briefly, and never while foreign code
- * runs. */
+/* Held over fork(), so that the child's list is consistent. Only held briefly, and never while foreign code runs. */
 __attribute__((constructor)) static void
 handle_forks(void)
 {
@@ -77,8 +76,8 @@ is_bundled_or_mock(const openreg_candidate *candidate)
     return candidate->source == OPENREG_SOURCE_BUNDLED || candidate->source == OPENREG_SOURCE_MOCK;
 }
 
-/* Where a new one belongs: a mock, or another path of a bundled library, takes the place of the one that it replaces, so
- * that the order of equal priorities stays; all else comes last. */
+/* The position of a new one: a mock, or another path of a bundled library, takes the place of the one that it replaces, so
+ * that the order of equal priorities stays; all others come last. */
 static int
 place_of(const openreg_candidate *candidate)
 {
@@ -300,7 +299,7 @@ openreg_candidate_reset(openreg_candidate *candidate)
     openreg_candidates_lock();
     candidate->opened = NULL;
     if (candidate->factory != NULL)
-        candidate->has_table = candidate->is_described = 0; /* it is asked again */
+        candidate->has_table = candidate->is_described = 0; /* it is called again */
     candidate->is_unloadable = candidate->is_missing = candidate->is_absent = candidate->was_tried = 0;
     candidate->first_device = -1;
     set_state_locked(candidate, candidate->has_table ? OPENREG_DRIVER_STATE_LOADED : OPENREG_DRIVER_STATE_FOUND, -1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* discovery.c: the candidates that nobody registers: the simulator, bundled libraries and those that
- * variables name (discovery.h). */
+/* discovery.c: candidates without a registration: the simulator, bundled libraries and those that variables name
+ * (discovery.h). */
 #define _GNU_SOURCE
 #include "registry/discovery.h"
 
@@ -17,7 +17,7 @@
 #include "registry/libraries_env.h"
 #include "registry/mock.h"
 
-/* The simulated devices' entry point (drivers/sim), which no library exports. */
+/* The simulated devices' entry point (drivers/sim), which is not exported. */
 openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
 
 #define BESIDE_MAX 4 /* at least as many as the group has members */
@@ -69,7 +69,7 @@ openreg_discovery_ensure(const char *call)
         return OPENREG_OK;
 
     /* Made before the lock is taken: a constructor that dlopen() runs may register a driver, so the dynamic loader's
-     * lock comes before ours. */
+     * lock comes before this one. */
     const char *const *names;
     const size_t beside = gpu_names(&names);
     openreg_candidate *made[1 + BESIDE_MAX] = {NULL};
@@ -153,7 +153,7 @@ show_only(openreg_source source, const char *name, const char *origin, int32_t p
     return is_listed ? OPENREG_OK : OPENREG_E_NOMEM;
 }
 
-/* What is no pair at all is skipped with a warning. What names a path was meant, and makes every selection fail. */
+/* An item that is not a pair is skipped with a warning. A bad item with a path makes every selection fail. */
 static void
 note_bad_item(const openreg_library_item *item, const char *value)
 {
@@ -242,7 +242,7 @@ fail_absent(openreg_candidate *candidate)
 }
 
 /* A library that is not installed is a candidate all the same, so that its name is known and openreg-info shows where
- * it was looked for. */
+ * it was searched for. */
 static void
 look_for_files(void)
 {
@@ -294,7 +294,7 @@ openreg_discovery_refresh(const char *call, int again)
     } else {
         openreg_environment_free(environment);
         environment = now;
-        was_read = 0; /* until all of it was understood */
+        was_read = 0; /* until the whole environment was read */
         openreg_candidates_note_change();
         OPENREG_RETURN_NOT_OK(read_variables(call));
         was_read = 1;

@@ -23,7 +23,7 @@ static wait_hooks hooks;
 static void (*discover)(void *context);
 static void *discover_context;
 
-/* The owner's own hook: called on release even if the hooks have changed since. */
+/* The hook of the lock's owner: called on release even if the hooks have changed since. */
 static void (*owner_after)(void *token);
 static void *owner_token;
 
@@ -124,7 +124,7 @@ openreg_driver_lock_acquire_discovering(const char *call)
     return openreg_driver_lock_acquire(call);
 }
 
-/* Nobody holds it in the child. */
+/* No thread holds it in the child. */
 static void
 after_fork_in_child(void)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver_lock.h: the one thread at a time that loads, opens or closes drivers. Internal.
+/* driver_lock.h: lets one thread at a time load, open or close drivers. Internal.
  *
- * Others wait on a condition, and a driver that calls back is refused. The blocking hooks of
- * openreg_set_blocking_hooks() run around the waiting and the whole time that it is held; no lock is held then. */
+ * Other threads wait on a condition, and a driver that calls back is refused. The blocking hooks of
+ * openreg_set_blocking_hooks() run before the wait and after the release, with no other lock held. */
 #ifndef OPENREG_SRC_DRIVER_LOCK_H
 #define OPENREG_SRC_DRIVER_LOCK_H
 

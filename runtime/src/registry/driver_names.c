@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* driver_names.c: names, synonyms and groups (driver_names.h), and the public functions that ask for them. */
+/* driver_names.c: names, synonyms and groups (driver_names.h), and the public functions for them. */
 #define _GNU_SOURCE
 #include "registry/driver_names.h"
 
@@ -15,7 +15,7 @@
 
 #define GROUP "gpu"
 
-/* Those with words behind OPENREG_<WORD>_ (python/torch_openreg/_discovery/variables.py has all). */
+/* The runtime's variables OPENREG_<WORD>_... (python/torch_openreg/_discovery/variables.py has all). */
 static const char *const variables[] = {
     "OPENREG_AS_CUDA",       "OPENREG_BLOCKING_WAIT",           "OPENREG_DEVICE_NAME",      "OPENREG_DRIVER_LIBRARIES",
     "OPENREG_FENCE_SIGNAL",  "OPENREG_FLIGHT_RECORDER_FILE",    "OPENREG_INIT_WARN_SECS",   "OPENREG_LOG_LEVEL",

@@ -23,7 +23,7 @@
 #include "watch/lab.h"
 #include "watch/observers.h"
 
-#define OPENREG_FAULTS "faults" /* the option that is a plan of faults */
+#define OPENREG_FAULTS "faults" /* the option with a fault plan */
 
 /* The open drivers, in the order in which they were opened. */
 static openreg_candidate *open_candidates[OPENREG_CANDIDATES_MAX];
@@ -110,7 +110,7 @@ read_visible(const char *call, const openreg_candidate *candidate, const openreg
 
 /* --------------------------------------------------------------------------------------------------------- opening */
 
-/* What is asked of a driver right after open(). */
+/* Reads a driver's devices right after open(). */
 static openreg_status
 inspect(const char *call, const openreg_candidate *candidate, const openreg_settings *settings,
         openreg_opened_driver *driver)
@@ -147,7 +147,7 @@ call_close(const char *call, openreg_opened_driver *driver)
     return status;
 }
 
-/* Its plan of faults, which is at work once the driver is open. */
+/* Begins its fault plan, which is active once the driver is open. */
 static openreg_status
 begin_faults(const char *call, openreg_opened_driver *driver, const openreg_settings *settings)
 {
@@ -299,7 +299,7 @@ static void
 close_candidate(const char *call, openreg_candidate *candidate)
 {
     openreg_opened_driver *const driver = candidate->opened;
-    openreg_candidate_reset(candidate); /* from here on nobody asks it */
+    openreg_candidate_reset(candidate); /* no longer used from here on */
     if (driver == NULL)
         return;
     if (driver->faults != NULL)
@@ -310,7 +310,7 @@ close_candidate(const char *call, openreg_candidate *candidate)
     if (at_risk(&driver->own))
         openreg_fork_at_risk(-1);
     driver->instance = NULL;
-    if (!driver->was_published) { /* late readers of a retired table still look at it */
+    if (!driver->was_published) { /* late readers of a retired table may still use it */
         free_driver(driver);
         return;
     }
@@ -352,7 +352,7 @@ openreg_driver_open_count(const char *call, openreg_candidate *candidate, int64_
         *devices = candidate->device_count;
         return OPENREG_OK;
     }
-    if (openreg_candidate_failed_before(candidate)) { /* by opening too, which knows more than describe() */
+    if (openreg_candidate_failed_before(candidate)) { /* opening counts too, and knows more than describe() */
         openreg_candidate_note_tried(candidate);
         return candidate->failure.code;
     }
@@ -393,7 +393,7 @@ openreg_driver_open_try(const char *call, openreg_candidate *candidate, openreg_
 void
 openreg_driver_open_log_failure(const openreg_candidate *candidate)
 {
-    /* Found, not asked for: an information, unless somebody has installed it, or a library is there and could not even
+    /* Found, not requested: logged as information, unless it was installed as a plugin, or its library exists but could not
      * be loaded. */
     const int is_broken = candidate->source == OPENREG_SOURCE_BUNDLED && candidate->is_unloadable;
     const int is_installed = (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;

@@ -11,7 +11,7 @@
 #include "base/sized_struct.h"
 #include "registry/libraries_env.h"
 
-/* dlopen() finds a library that is loaded already. */
+/* dlopen() returns the same handle for a loaded library. */
 static openreg_status
 load(const char *call, const openreg_library_item *item, const openreg_layer **out)
 {

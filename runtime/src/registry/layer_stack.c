@@ -11,13 +11,13 @@
 #include "driver/driver_calls.h"
 #include "watch/lab.h"
 
-#define LEVELS (OPENREG_LAYERS_MAX + 1) /* and that of OPENREG_VALIDATE */
+#define LEVELS (OPENREG_LAYERS_MAX + 1) /* + 1 for the layer of OPENREG_VALIDATE */
 
-/* The driver, or a layer with all that is below it. */
+/* The driver, or a layer with everything below it. */
 typedef struct level {
     const openreg_layer *layer; /* NULL: the driver */
     openreg_layer_site site;
-    openreg_driver table; /* whole once it is open */
+    openreg_driver table; /* complete once it is open */
     openreg_instance instance;
 } level;
 
@@ -26,7 +26,7 @@ struct openreg_layer_level {
     level levels[LEVELS + 1]; /* the driver first */
 };
 
-/* Those that are being opened, and how far down: open() has no argument for that. The driver lock is held. */
+/* The layers being opened, and the current depth, for which open() has no argument. The driver lock is held. */
 static struct openreg_layer_level *opening;
 static int depth;
 
@@ -42,7 +42,7 @@ is_wanted(const char *text)
     return 0;
 }
 
-/* What an older layer has left out is as below it, if its instance is: else it isn't there. */
+/* A function that an older layer doesn't know is that below it, if they share the instance; else NULL. */
 static void
 complete(level *at, const level *below)
 {
@@ -54,7 +54,7 @@ complete(level *at, const level *below)
     at->table.struct_size = below->table.struct_size;
 }
 
-/* open() of what the layer is given as the one below. */
+/* open() of the table that a layer gets as the one below. */
 static openreg_status
 open_below(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {

@@ -18,7 +18,7 @@ ends_in_json(const char *text, size_t length)
     return length >= 5 && memcmp(text + length - 5, ".json", 5) == 0;
 }
 
-/* A word without a path, or more than two parts: what a list of another kind looks like. */
+/* A word without a path, or more than two parts: probably a list of another kind. */
 static int
 is_no_pair(const char *item, size_t length, const char *colon)
 {
@@ -27,7 +27,7 @@ is_no_pair(const char *item, size_t length, const char *colon)
     return memchr(colon + 1, ':', (size_t)(item + length - colon - 1)) != NULL;
 }
 
-/* Why the item can't be used; NULL: it can, and *out has its parts. */
+/* Why the item is unusable; NULL: it is usable, and *out has its parts. */
 static const char *
 read_item(const char *item, size_t length, const char *colon, openreg_library_item *out)
 {

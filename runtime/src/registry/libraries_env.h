@@ -13,10 +13,10 @@ typedef struct openreg_library_item {
     const char *text; /* the item itself, in the value */
     size_t length;
     int is_pair;         /* else it is a single word, or has more than two parts, and the rest is not set */
-    const char *problem; /* why it can't be used, or NULL; else there is neither name nor path */
+    const char *problem; /* why it is unusable, or NULL; if set, name and path are not */
     char name[OPENREG_NAME_SIZE];
     char path[PATH_MAX];
-    int is_description; /* a .json file, which is for the embedding language to read */
+    int is_description; /* a .json file, which the embedding language reads */
 } openreg_library_item;
 
 /* The next item; 0 at the end. `*cursor` starts at the value; NULL is an empty one. */

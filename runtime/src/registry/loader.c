@@ -28,7 +28,7 @@ typedef struct loaded_library {
 
 static loaded_library *libraries;
 
-/* Records of drivers point to these, also after a library was found somewhere else. */
+/* Records of drivers point to these, even after a library was found elsewhere. */
 typedef struct kept_path {
     struct kept_path *next;
     char text[];
@@ -89,7 +89,7 @@ openreg_loader_accept(const openreg_driver *given, openreg_driver *out)
 {
     if (given == NULL)
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL, "the driver returned no table");
-    const uint32_t size = given->struct_size; /* the one field that may be read before it is checked */
+    const uint32_t size = given->struct_size; /* the only field that may be read before the size is checked */
     if (size < OPENREG_DRIVER_SIZE_1)
         return openreg_error_set(OPENREG_E_INCOMPATIBLE, NULL,
                                  "the driver's table has %u bytes, ABI %u.0 needs at least %u", (unsigned)size,
@@ -143,7 +143,7 @@ reject_without_entry(void *handle, const char *path)
 {
     /* Room for any number: without optimization gcc does not see the bound. */
     char entry[sizeof OPENREG_DRIVER_ENTRY_NAME + 10];
-    const int stem = (int)sizeof OPENREG_DRIVER_ENTRY_NAME - 2; /* without the major */
+    const int stem = (int)sizeof OPENREG_DRIVER_ENTRY_NAME - 2; /* without the major version */
     for (unsigned major = OPENREG_ABI_MAJOR + 1; major < 100; ++major) {
         (void)snprintf(entry, sizeof entry, "%.*s%u", stem, OPENREG_DRIVER_ENTRY_NAME, major);
         if (find_entry(handle, entry) != NULL)
@@ -155,8 +155,8 @@ reject_without_entry(void *handle, const char *path)
                              OPENREG_DRIVER_ENTRY_NAME);
 }
 
-/* Whether dlopen() has failed because a library that this one needs is not there. The dynamic loader has no codes, but
- * ends its text with that of errno, in the process's language. */
+/* Whether dlopen() has failed because a library that this one needs is missing. The dynamic loader has no error codes,
+ * but ends its text with that of errno, in the process's language. */
 static int
 lacks_a_library(const char *reason)
 {
@@ -164,7 +164,7 @@ lacks_a_library(const char *reason)
     return strstr(reason, strerror_r(ENOENT, buffer, sizeof buffer)) != NULL;
 }
 
-/* `path` is for texts: as it was asked for. The dynamic loader's own name the real one. */
+/* `path` is for texts, as requested; the dynamic loader's own texts name the real path. */
 static openreg_status
 load_new(const char *real, const char *path, const char *name, const struct stat *file, openreg_driver *out,
          int *is_missing)
@@ -210,7 +210,7 @@ static openreg_status
 load(const char *path, const char *name, openreg_driver *out, const char **resolved, int *is_missing)
 {
     *is_missing = 0;
-    /* A bare name would be searched for by dlopen() in places that nobody named. */
+    /* dlopen() would search for a bare name in directories that nobody named. */
     if (strchr(path, '/') == NULL)
         return openreg_error_set(OPENREG_E_INVALID, NULL,
                                  "\"%s\" is not a path to a library: give an absolute path or one with a '/'", path);

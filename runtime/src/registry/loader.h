@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* loader.h: reads a driver's table, from a library or as it is given. Internal.
+/* loader.h: reads a driver's table, from a library or from memory. Internal.
  *
- * Errors are set without the name of a call ("cannot load ..."): the caller knows why the driver is wanted. */
+ * Errors are set without the name of a call ("cannot load ..."): the caller knows why the driver is needed. */
 #ifndef OPENREG_SRC_LOADER_H
 #define OPENREG_SRC_LOADER_H
 
 #include <openreg/driver.h>
 
-/* The text, kept until the process ends: each different one once. "" for NULL, or if host memory is short. Lock-free. */
+/* A copy of the text, kept until the process ends, once for equal texts. "" for NULL, or if host memory is short. Lock-free. */
 const char *openreg_loader_keep_path(const char *path);
 
 /* Checks a driver's table and copies the part that both sides know into *out, the rest zero.
- * Errors: OPENREG_E_INCOMPATIBLE (NULL, shorter than 1.0, a required slot or a part of a group missing, a host view
- * without host_alias), OPENREG_E_INVALID (the name). */
+ * Errors: OPENREG_E_INCOMPATIBLE (NULL, shorter than 1.0, a required slot or part of a group missing), OPENREG_E_INVALID
+ * (the name). */
 openreg_status openreg_loader_accept(const openreg_driver *given, openreg_driver *out);
 
 /* Calls an entry point and accepts its table. Errors: those above, and the driver's own. */

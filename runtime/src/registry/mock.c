@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/parse.h"
 
-/* Whether an item asks for a mock of `name`; *is_good = 0 if it asks for nothing that can be mocked. */
+/* Whether an item names `name` as a mock; *is_good = 0 if it names nothing that can be mocked. */
 static int
 item_means(const char *item, size_t length, const char *name, int *is_good)
 {
@@ -66,7 +66,7 @@ openreg_mock_set_options(const char *call, const char *name, const char *count, 
     if (!openreg_integer_read(text, length, 1, OPENREG_MAX_DEVICES, &devices))
         return openreg_error_set(OPENREG_E_INVALID, call, "%s must be an integer from 1 to %d, but is \"%.64s\"",
                                  OPENREG_MOCK_COUNT_VARIABLE, OPENREG_MAX_DEVICES, count);
-    char digits[8]; /* of a value without the zeros that may lead it */
+    char digits[8]; /* of a value without leading zeros */
     (void)snprintf(digits, sizeof digits, "%d", (int)devices);
     if (!openreg_options_set(options, "devices", digits) || !openreg_options_set(options, "mock", name))
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the options of driver '%s'", name);

@@ -9,10 +9,10 @@
 #define OPENREG_MOCK_VARIABLE "OPENREG_USE_MOCK_GPU"
 #define OPENREG_MOCK_COUNT_VARIABLE "OPENREG_MOCK_NUM_GPUS"
 
-/* Whether the value of OPENREG_USE_MOCK_GPU ("1", or a list of cuda, hip and gpu; "0" and "" are none) asks for a mock
+/* Whether the value of OPENREG_USE_MOCK_GPU ("1", or a list of cuda, hip and gpu; "0" and "" are none) requests a mock
  * of this driver. */
 int openreg_mock_is_wanted(const char *value, const char *name);
-/* Warns of each item that is none of those. */
+/* Warns of each other item. */
 void openreg_mock_warn_of_bad_items(const char *value);
 
 /* Adds the simulator's options of a mock driver, with `count`, the value of OPENREG_MOCK_NUM_GPUS (NULL: 1).

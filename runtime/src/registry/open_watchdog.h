@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* open_watchdog.h: a warning about a driver that takes long to open, while it still does. Internal. */
+/* open_watchdog.h: a warning about a driver that takes long to open, logged during open(). Internal. */
 #ifndef OPENREG_SRC_SLOW_OPEN_H
 #define OPENREG_SRC_SLOW_OPEN_H
 
@@ -22,8 +22,8 @@ typedef struct openreg_open_watchdog {
  * default of 60 s. */
 int64_t openreg_open_watchdog_limit(const char *value);
 
-/* Starts a thread that logs one warning after `milliseconds`, unless openreg_open_watchdog_end() comes first; that function
- * returns when the thread is gone. No thread with 0, or if none can be made. */
+/* Starts a thread that logs one warning after `milliseconds`, unless openreg_open_watchdog_end() is called before; that
+ * function returns when the thread has ended. No thread with 0, or if none can be made. */
 void openreg_open_watchdog_begin(openreg_open_watchdog *watch, const char *driver, int64_t milliseconds);
 void openreg_open_watchdog_end(openreg_open_watchdog *watch);
 

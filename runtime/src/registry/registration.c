@@ -12,14 +12,14 @@
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
 
-/* What a registration comes to, before it is in the list. */
+/* A checked registration, before it is in the list. */
 typedef struct request {
     const char *call;
     openreg_registration asked;
     char name[OPENREG_NAME_SIZE]; /* "" until it is known */
     int has_table;
     openreg_driver table;
-    const char *path;             /* NULL: of no library */
+    const char *path;             /* NULL: no library */
     openreg_error_fields failure; /* of a library that could not be loaded, and is added all the same */
     int is_missing;
 } request;
@@ -77,7 +77,7 @@ load_library(request *r)
     return OPENREG_OK;
 }
 
-/* Reads the table that there is, and a name from it if none was given. */
+/* Reads the table, if there is one, and its name if none was given. */
 static openreg_status
 read_table(request *r)
 {
@@ -123,7 +123,7 @@ make_candidate(const request *r)
     return NULL;
 }
 
-/* Whether a candidate is what the new one would be, so that registering it again adds nothing. */
+/* Whether a candidate equals the new one, so that registering it adds nothing. */
 static int
 is_same(const openreg_candidate *a, const openreg_candidate *b)
 {
