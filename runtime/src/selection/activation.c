@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* activation.c: the life of the device table: built, published, changed, taken back; and the number of devices before
- * there is one, for which as little as possible is opened.
+/* activation.c: builds, publishes, changes and withdraws the device table, and counts devices before there is one, opening
+ * as little as possible.
  *
- * Everything is opened and built before anything is published, and what was opened in vain is closed again. Drivers
- * that are no longer active stay open until openreg_shutdown(). */
+ * A table is published once all its drivers are open and it is complete; on failure the newly opened drivers are closed.
+ * Drivers that are no longer active stay open until openreg_shutdown(). */
 #define _GNU_SOURCE
 #include <openreg/embedding.h>
 #include <stdlib.h>
@@ -25,18 +25,18 @@
 #include "watch/lab.h"
 #include "watch/observers.h"
 
-/* What is published. Written by the holder of the driver lock, under the lock of the list. */
+/* The published selection. Written by the holder of the driver lock, under the lock of the list. */
 static struct {
     int32_t chosen_by;
     int count;
     openreg_candidate *drivers[OPENREG_CANDIDATES_MAX];
-    unsigned requests; /* at that time: another number asks for another choice of a GPU */
+    unsigned requests; /* at that time; if it has changed, a GPU is chosen anew */
 } standing;
 
-static char *chosen_list;    /* of openreg_drivers_use(), or NULL; by the holder of the driver lock */
+static char *chosen_list;    /* of openreg_drivers_use(), or NULL; written by the holder of the driver lock */
 static atomic_uint requests; /* openreg_selection.requests */
 
-/* The answer without a table. By the holder of the driver lock. */
+/* The count without a table. Written by the holder of the driver lock. */
 static struct {
     int is_valid;
     int32_t count;
@@ -44,7 +44,7 @@ static struct {
     uint32_t of;                /* changes() at that time */
 } counted;
 
-/* Differs after each change of what a choice depends on. Takes the lock of the list. */
+/* Differs after each change of the inputs of a selection. Takes the lock of the list. */
 static uint32_t
 changes(void)
 {
@@ -54,7 +54,7 @@ changes(void)
            openreg_driver_open_attempts() + atomic_load_explicit(&requests, memory_order_relaxed);
 }
 
-/* The latest answer of openreg_device_count(), for the child of a fork(); -1: not known. */
+/* The latest result of openreg_device_count(), for the child of a fork(); -1: not known. */
 static atomic_int last_known_count = -1;
 
 static void
@@ -65,7 +65,7 @@ note_count(int32_t count)
 
 /* -------------------------------------------------------------------------------------------------- building a table */
 
-static openreg_device_table *retired_tables; /* by the holder of the driver lock */
+static openreg_device_table *retired_tables; /* written by the holder of the driver lock */
 static uint32_t last_generation;             /* likewise */
 
 static void
@@ -81,7 +81,7 @@ discard_device(openreg_device *device)
     free(device);
 }
 
-/* Of a table that was never published. */
+/* Frees a table that was never published. */
 static void
 discard(openreg_device_table *table)
 {
@@ -94,7 +94,8 @@ discard(openreg_device_table *table)
 static void
 retire(openreg_device_table *table)
 {
-    for (int32_t i = 0; i < table->count; ++i) /* all, before a device goes: one may hold markers of another */
+    for (int32_t i = 0; i < table->count;
+         ++i) /* all of them before a device is freed: one may hold markers of another */
         openreg_cache_empty(table->devices[i]->cache);
     for (int32_t i = 0; i < table->count; ++i) {
         openreg_stream_set_destroy(table->devices[i]->streams);
@@ -228,7 +229,8 @@ reject_in_use(const char *call, const openreg_device_table *table)
 static void
 exchange_table(openreg_device_table *table, const openreg_decision *decision)
 {
-    openreg_observers_table(table != NULL); /* before: what the first user of the table allocates is seen */
+    openreg_observers_table(table !=
+                            NULL); /* before the table is published, so that observers get its first allocations */
     openreg_candidates_lock();
     for (int i = 0; i < standing.count; ++i)
         standing.drivers[i]->first_device = -1;
@@ -255,8 +257,8 @@ set_closed(const openreg_device_table *table, bool are_closed)
 
 #define PATIENCE_NANOSECONDS 100000000u
 
-/* Puts the table (NULL: none) in the place of the one that is published, unless something of that one is alive, or another thread
- * is inside a call that may use it: calls that are about to end are waited for, a tenth of a second, and new ones wait meanwhile. */
+/* Replaces the published table by `table` (NULL: none), unless it has live objects, or another thread is inside a call that may
+ * use it: waits a tenth of a second for calls in flight; new calls wait during that time. */
 static openreg_status
 replace_table(const char *call, openreg_device_table *before, openreg_device_table *table,
               const openreg_decision *decision)
@@ -268,7 +270,7 @@ replace_table(const char *call, openreg_device_table *before, openreg_device_tab
     if (!openreg_inside_close(PATIENCE_NANOSECONDS))
         return openreg_error_set(OPENREG_E_BUSY, call, "another thread is inside a call that uses the devices");
     set_closed(before, true);
-    const openreg_status status = reject_in_use(call, before); /* what a call has made that ended meanwhile */
+    const openreg_status status = reject_in_use(call, before); /* a call that has ended since may have made an object */
     if (status == OPENREG_OK)
         exchange_table(table, decision);
     else
@@ -336,8 +338,8 @@ commit(const char *call, const openreg_decision *decision)
 
 typedef enum scope { CHOSEN, EVERY } scope;
 
-/* Selects by `list` (NULL: by the other rules) and commits, or leaves everything as it was. A table that is in use
- * stays; then drivers are only opened, and only in scope EVERY. */
+/* Selects by `list` (NULL: by the other rules) and publishes, or leaves everything as it was. A table that is in use
+ * stays; drivers are then only opened, and only in scope EVERY. */
 static openreg_status
 select_and_commit(const char *call, const char *list, scope wanted)
 {
@@ -354,7 +356,7 @@ select_and_commit(const char *call, const char *list, scope wanted)
     if (status == OPENREG_OK && !pinned)
         standing.requests = asked;
     if (status == OPENREG_OK)
-        openreg_error_restore(&before); /* drivers that were tried in vain have left their errors */
+        openreg_error_restore(&before); /* failed drivers have left their errors */
     else
         openreg_driver_open_close_back_to(call, mark);
     return status;
@@ -362,7 +364,7 @@ select_and_commit(const char *call, const char *list, scope wanted)
 
 /* -------------------------------------------------------------------------------------------------- initialisation */
 
-/* Chooses, opens and publishes. The thread's error is as before if it succeeds. */
+/* Selects, opens and publishes. Keeps the thread's error on success. */
 static openreg_status
 initialize_locked(const char *call)
 {
@@ -417,7 +419,7 @@ openreg_drivers_open_all(void)
 static int32_t
 remember(openreg_status status, int64_t count, const openreg_error_fields *before)
 {
-    counted.is_valid = status != OPENREG_E_NOMEM; /* that may be gone the next time */
+    counted.is_valid = status != OPENREG_E_NOMEM; /* which may not hold the next time */
     counted.of = changes();
     counted.count = status == OPENREG_OK ? (int32_t)count : 0;
     note_count(counted.count);
@@ -493,7 +495,7 @@ remember_list(char *list)
     (void)atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
 }
 
-/* Takes the choice back; a published table that is not in use follows. */
+/* Withdraws the choice; a published table that is not in use is selected anew. */
 static openreg_status
 use_none(const char *call)
 {
@@ -582,7 +584,7 @@ openreg_selection_get(openreg_selection *out)
     memset(&now, 0, sizeof now);
     (void)openreg_preference_get(now.preference);
     now.requests = atomic_load_explicit(&requests, memory_order_relaxed);
-    /* The table cannot be dismantled before the lock is released. */
+    /* The table cannot be freed before the lock is released. */
     openreg_candidates_lock();
     const openreg_device_table *const table = openreg_device_table_peek();
     if (table != NULL) {

@@ -39,7 +39,7 @@ has_file(const char *root, const vendor *v)
     return 0;
 }
 
-/* A number written as sysfs does, 0x10de; 0 if there is none. */
+/* A number in the format of sysfs, 0x10de; 0 if there is none. */
 static unsigned
 read_number(int directory, const char *device, const char *name)
 {

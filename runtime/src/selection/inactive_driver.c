@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* inactive_driver.c: opens a driver to ask it, without making it active (selection.h). */
+/* inactive_driver.c: opens and queries a driver without making it active (selection.h). */
 #define _GNU_SOURCE
 #include "selection/selection.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* records.c: what is known of drivers, as records (openreg/registry.h). Nothing here loads or opens a driver. */
+/* records.c: records of known drivers (openreg/registry.h). Nothing here loads or opens a driver. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "registry/driver_lock.h"
 #include "selection/selection.h"
 
-/* Brings the list up to date if nobody else is at it. Leaves the last error alone. */
+/* Updates the list, unless another thread holds the driver lock. Keeps the last error. */
 static void
 refresh_if_idle(const char *call)
 {

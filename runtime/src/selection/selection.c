@@ -44,7 +44,7 @@ is_required(const openreg_candidate *candidate)
     return (candidate->flags & OPENREG_REGISTER_REQUIRED) != 0;
 }
 
-/* Whether the failure of a driver that nobody named for this run leaves it out of the choice: it was registered without
+/* Whether a driver that was not named for this run is left out because of its failure: it was registered without
  * OPENREG_REGISTER_REQUIRED, it has no device here, or its library or its vendor's is not on this machine. Any other
  * failure is an error. */
 static int
@@ -66,7 +66,7 @@ has(const openreg_decision *decision, const openreg_candidate *candidate)
     return 0;
 }
 
-/* Takes a driver whose attempt gave `devices`. One without a table can be asked, not used. */
+/* Adds a driver whose attempt found `devices`. One without a table can be queried, not used. */
 static void
 take(openreg_decision *decision, openreg_candidate *candidate, int64_t devices)
 {
@@ -164,7 +164,7 @@ select_preferred(const char *call, const char *name, openreg_attempt attempt, op
     return OPENREG_OK;
 }
 
-/* A library that somebody named must load, whether it is chosen or not: a wrong path is no reason to be silent. */
+/* A library that was named must load, whether it is chosen or not: a wrong path must not pass unnoticed. */
 static openreg_status
 load_named_libraries(const char *call, openreg_candidate *const *all, int count)
 {
@@ -174,8 +174,8 @@ load_named_libraries(const char *call, openreg_candidate *const *all, int count)
     return OPENREG_OK;
 }
 
-/* Tries a driver that no list names. OPENREG_OK also if it is left out: then *works = 0. What is an error is tried again
- * each time, and what is left out when something has changed. */
+/* Tries a driver that no list names. OPENREG_OK also if it is left out: then *works = 0. A driver with an error is tried
+ * each time, one that is left out only after something has changed. */
 static openreg_status
 try_found(const char *call, openreg_candidate *candidate, openreg_attempt attempt, int64_t *devices, int *works)
 {
@@ -228,7 +228,7 @@ select_automatically(const char *call, openreg_attempt attempt, openreg_decision
         if (!openreg_candidate_can_be_found(candidate))
             continue;
         last = candidate;
-        if (candidate->is_absent) { /* not installed: nothing to talk about */
+        if (candidate->is_absent) { /* not installed: no message */
             openreg_candidate_note_tried(candidate);
             continue;
         }

@@ -68,7 +68,7 @@ openreg_note_plugin_failure(const char *plugin, const char *reason)
     openreg_candidates_unlock();
 }
 
-/* What openreg_note_plugin_failure() was told. */
+/* The arguments of openreg_note_plugin_failure(). */
 static void
 append_plugin_failures(report *r)
 {
@@ -78,7 +78,7 @@ append_plugin_failures(report *r)
     openreg_candidates_unlock();
 }
 
-/* Number of letters to insert, remove, replace or swap with the next one to get from one name to the other. */
+/* Edit distance of two names: letters to insert, remove, replace or swap with the next one. */
 static int
 distance(const char *a, const char *b)
 {
@@ -106,8 +106,8 @@ distance(const char *a, const char *b)
     return rows[i % 3][width];
 }
 
-/* The known name that a wrong one may mean: of the host's own devices the simulator, else one that differs in a letter
- * (two in a long name). NULL: none. */
+/* A known name to suggest for a wrong one: the simulator for names of the host, else one that differs in a letter (two
+ * in a long name). NULL: none. */
 static const char *
 similar_name(const char *name)
 {
@@ -141,14 +141,14 @@ append_unknown(report *r, const char *name)
 
 /* -------------------------------------------------------------------------------------- places and other drivers */
 
-/* Whether OPENREG_DRIVER_LIBRARIES names it: its library, or a file that describes one, which Python registers. */
+/* Whether OPENREG_DRIVER_LIBRARIES names it: its library, or a file describing one, which Python registers. */
 static bool
 is_by_variable(const openreg_candidate *candidate)
 {
     return candidate->source == OPENREG_SOURCE_LIBRARIES || strcmp(candidate->origin, OPENREG_LIBRARIES_VARIABLE) == 0;
 }
 
-/* `told`: the one whose error begins the report. */
+/* `told`: the candidate whose error begins the report. */
 static void
 append_place(report *r, const openreg_candidate *candidate, const openreg_candidate *told)
 {
@@ -177,14 +177,14 @@ append_places(report *r, const openreg_candidate *told)
     append(r, "\n  %s: %s", OPENREG_LIBRARIES_VARIABLE, value == NULL || value[0] == '\0' ? "not set" : "no such name");
 }
 
-/* "sim (built in, 2 devices)"; counts only where that opens nothing. */
+/* "sim (built in, 2 devices)"; counts devices only if that opens nothing. */
 static void
 append_other(report *r, openreg_candidate *candidate, int *listed)
 {
     int64_t count = candidate->device_count;
     if (count < 0 && candidate->source == OPENREG_SOURCE_BUILT_IN &&
         openreg_driver_open_count("", candidate, &count) != OPENREG_OK)
-        return; /* no way out */
+        return; /* no remedy */
     append(r, "%s%s (%s", (*listed)++ == 0 ? "\n  other drivers: " : ", ", candidate->name, candidate->origin);
     if (count >= 0)
         append(r, ", %lld device%s", (long long)count, count == 1 ? "" : "s");
@@ -283,7 +283,7 @@ openreg_report_not_open(const char *call, const openreg_candidate *candidate)
     return set(candidate->failure.code, call, candidate, &r);
 }
 
-/* Whether a driver is to be spoken of where none was found. */
+/* Whether the report that none was found mentions this driver. */
 static int
 has_failed(const openreg_candidate *candidate)
 {

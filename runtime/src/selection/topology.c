@@ -22,7 +22,7 @@ typedef struct question {
     uint8_t *peers;
 } question;
 
-/* A GPU driver whose library, or the vendor's, is not there: the text does not depend on which. */
+/* A GPU driver whose library, or the vendor's, is missing: the text does not depend on which. */
 static openreg_status
 reject_if_not_installed(const question *q, const openreg_candidate *candidate, openreg_status status)
 {
@@ -52,7 +52,7 @@ describe(const question *q, const openreg_candidate *candidate, openreg_device_i
     return reject_if_not_installed(q, candidate, status);
 }
 
-/* Element i of the caller's array, which is as long as the caller's first one says. */
+/* Element i of the caller's array, whose elements have the struct_size of the first one. */
 static openreg_device_properties *
 next(const question *q, int32_t i)
 {
@@ -87,7 +87,7 @@ answer(const question *q, int32_t *count)
     openreg_candidate *candidate;
     OPENREG_RETURN_NOT_OK(openreg_discovery_refresh(q->call, 0));
     OPENREG_RETURN_NOT_OK(openreg_inactive_driver_find(q->call, q->driver, &candidate));
-    if (candidate->factory == NULL) { /* a factory is not asked for this: that would open the driver */
+    if (candidate->factory == NULL) { /* a factory is not called for this: that would open the driver */
         const openreg_status status = openreg_candidate_load(q->call, candidate);
         if (status != OPENREG_OK && candidate->source == OPENREG_SOURCE_BUNDLED)
             return reject_if_not_installed(q, candidate, OPENREG_E_INCOMPATIBLE);
