@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* capture.c: captures by recording (capture.h): which streams and events belong to which, and what is refused. */
+/* capture.c: captures by recording (capture.h): their streams and events, and which calls are refused. */
 #define _GNU_SOURCE
 #include "capture.h"
 
@@ -18,7 +18,7 @@ typedef struct captured_stream {
     struct captured_stream *next;
     int32_t device;
     openreg_stream stream;
-    openreg_indices tail; /* what the next node comes after */
+    openreg_indices tail; /* predecessors of the next node */
 } captured_stream;
 
 typedef struct captured_event {
@@ -38,7 +38,7 @@ typedef struct capture {
     char why[512];
 } capture;
 
-/* A stream that is captured above this library. */
+/* A stream that is held for a capture above this library. */
 typedef struct held_stream {
     struct held_stream *next;
     int32_t device;
@@ -46,7 +46,7 @@ typedef struct held_stream {
     openreg_hold_fn judge;
 } held_stream;
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of all captures and held streams. A leaf */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards all captures and held streams. A leaf */
 static capture *captures;
 static held_stream *held;
 static _Thread_local int32_t thread_mode = OPENREG_CAPTURE_GLOBAL;
@@ -124,7 +124,7 @@ free_capture(capture *c)
 static openreg_status fail(capture *c, openreg_status status, const char *call, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* The capture is invalid from now on; the first reason is the one that end() gives. */
+/* Invalidates the capture; end() reports the first reason. */
 static openreg_status
 fail(capture *c, openreg_status status, const char *call, const char *format, ...)
 {
@@ -200,7 +200,7 @@ record_event(capture *c, const captured_stream *on, const openreg_captured_call 
     return OPENREG_OK;
 }
 
-/* Stream `on` of capture `c` (NULL: it is not captured) waits for an event of `from` (NULL: it is of no capture). */
+/* Stream `on` of capture `c` (NULL: it is not captured) waits for an event of capture `from` (NULL: of none). */
 static int
 record_wait(capture *c, captured_stream *on, capture *from, const captured_event *event,
             const openreg_captured_call *call, openreg_status *status)
@@ -234,7 +234,7 @@ uses_device(const capture *c, int32_t device)
     return false;
 }
 
-/* What concerns a device as a whole. */
+/* Calls that concern a whole device. */
 static int
 judge_device(const openreg_captured_call *call, openreg_status *status)
 {
@@ -288,7 +288,7 @@ judge_locked(const openreg_captured_call *call, bool pageable, openreg_status *s
     return 1;
 }
 
-/* Where the link to the stream is; the end: it is not held. The lock is held. */
+/* The link to the held stream, or the end of the list if it is not held. The lock is held. */
 static held_stream **
 held_of(int32_t device, openreg_stream stream)
 {
@@ -337,7 +337,7 @@ judge(const openreg_captured_call *call, openreg_status *status)
     return 1;
 }
 
-/* While there is anything to judge. The lock is held. */
+/* Switches judging on while there are captures or held streams. The lock is held. */
 static void
 switch_judge(void)
 {
@@ -384,7 +384,7 @@ openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, i
                                        : openreg_error_set(status, call, "no host memory for a capture");
 }
 
-/* Whether everything that joined streams have queued is before what the first one queues next. */
+/* Whether the first stream has waited for all work of joined streams. */
 static bool
 is_joined(const capture *c, bool *joined)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* graphs.c: the functions of openreg/graphs.h: by the driver's own extension, or by what was recorded. */
+/* graphs.c: the functions of openreg/graphs.h, by the driver's own extension or by recorded nodes. */
 #define _GNU_SOURCE
 #include <openreg/graphs.h>
 
@@ -20,26 +20,26 @@ struct openreg_graph_s {
     openreg_nodes *nodes;
 };
 
-/* What a launch queues beside other lanes: the nodes of one stream of the capture. */
+/* A lane of a launch: the nodes of one stream of the capture, which run beside other lanes. */
 typedef struct lane {
     int32_t device;
     openreg_stream captured;
-    openreg_stream own;    /* of all launches; the first lane has none */
-    openreg_stream stream; /* of the launch that is made */
-    openreg_event event;   /* to hand over to another lane */
+    openreg_stream own;    /* the lane's stream for all launches; the first lane has none */
+    openreg_stream stream; /* of the launch in progress */
+    openreg_event event;   /* for waits of other lanes */
 } lane;
 
 struct openreg_graph_exec_s {
     openreg_graph_site site;
     openreg_driver_graph_exec native;
-    openreg_lock lock; /* launches and updates are made one at a time, with it held while drivers are called */
+    openreg_lock lock; /* held during launches and updates, also while drivers are called */
     openreg_nodes *nodes;
-    lane *lanes; /* the first is of the stream on which the capture began: its work is on the launch's stream */
+    lane *lanes; /* the first is that of the stream on which the capture began: its work runs on the launch's stream */
     uint32_t lane_count;
     uint32_t *lane_of;    /* index, of each node */
-    openreg_event *marks; /* behind each node that another lane waits for; else NULL */
+    openreg_event *marks; /* an event behind each node that another lane waits for, else NULL */
     bool was_launched;
-    openreg_stream last; /* of the latest launch, but for those that were captured */
+    openreg_stream last; /* of the latest launch that was not captured */
 };
 
 /* Graphs pin the device table. */
@@ -67,7 +67,7 @@ begin(int32_t device, openreg_stream stream, int32_t mode)
     openreg_graph_site site;
     OPENREG_RETURN_NOT_OK(check_mode(call, mode));
     OPENREG_RETURN_NOT_OK(openreg_graph_reach(call, device, stream, &site));
-    if (site.table != NULL) /* the driver's affair until there is a graph */
+    if (site.table != NULL) /* left to the driver until there is a graph */
         return OPENREG_PART_CALL(call, site.device, 0,
                                  site.table->begin(site.instance, site.ordinal, site.handle, mode));
     const openreg_status status = openreg_capture_begin(call, device, stream, mode);
@@ -169,7 +169,7 @@ free_exec(openreg_graph_exec exec)
     free(exec);
 }
 
-/* *out: the index of the lane of a stream of the capture, which is made if it is not there. */
+/* *out: the index of the lane of a stream of the capture, which is made if needed. */
 static openreg_status
 find_lane(const char *call, openreg_graph_exec exec, int32_t device, openreg_stream captured, uint32_t *out)
 {
@@ -190,7 +190,7 @@ find_lane(const char *call, openreg_graph_exec exec, int32_t device, openreg_str
     return openreg_stream_from_pool(device, properties.priority_low, &exec->lanes[exec->lane_count - 1].own);
 }
 
-/* The lane of a node, and marks behind those of other lanes that it comes after. */
+/* Sets the lane of a node, and makes events behind its predecessors on other lanes. */
 static openreg_status
 place_node(const char *call, openreg_graph_exec exec, uint32_t i)
 {
@@ -261,7 +261,7 @@ hand_over(const lane *from, const lane *to)
     return openreg_stream_wait_event(to->device, to->stream, from->event);
 }
 
-/* A node, on its lane, behind those of other lanes. */
+/* Queues a node on its lane, behind its predecessors on other lanes. */
 static openreg_status
 run_node(const struct openreg_graph_exec_s *exec, uint32_t i)
 {
@@ -276,8 +276,8 @@ run_node(const struct openreg_graph_exec_s *exec, uint32_t i)
     return exec->marks[i] != NULL ? openreg_event_record(exec->marks[i], on->device, on->stream) : OPENREG_OK;
 }
 
-/* Queues all nodes in the order of the capture, each on its lane; the first lane waits for all others at the end, also
- * where a call has failed. */
+/* Queues all nodes in the order of the capture, each on its lane; the first lane waits for all others at the end, even
+ * if a call has failed. */
 static openreg_status
 queue_nodes(const struct openreg_graph_exec_s *exec)
 {
@@ -299,7 +299,7 @@ queue_nodes(const struct openreg_graph_exec_s *exec)
     return status;
 }
 
-/* The lock is held. Where the stream is captured, the nodes become that capture's, and the lanes of its device are one. */
+/* The lock is held. If the stream is captured, the nodes are added to that capture, and all lanes of its device are one. */
 static openreg_status
 replay(openreg_graph_exec exec, openreg_stream stream)
 {
@@ -310,7 +310,7 @@ replay(openreg_graph_exec exec, openreg_stream stream)
     }
     if (is_captured)
         return queue_nodes(exec);
-    /* Streams of the pool may be captured meanwhile: what is queued here is no part of that. */
+    /* Streams of the pool may be captured at this time: work queued here is not part of such a capture. */
     (void)openreg_capture_pass(1);
     openreg_status status = OPENREG_OK;
     if (exec->was_launched && exec->last != stream) { /* launches run one after the other */

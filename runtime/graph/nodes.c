@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-/* A piece of memory that arguments were copied into. */
+/* A piece of memory for copied arguments. */
 typedef struct openreg_node_memory {
     struct openreg_node_memory *next;
     max_align_t bytes[];
@@ -245,7 +245,7 @@ openreg_nodes_match(const openreg_nodes *a, const openreg_nodes *b)
 static openreg_status
 run_kernel(const openreg_captured_call *c, openreg_stream stream)
 {
-    /* The runtime writes the fields of the call that are its own. */
+    /* The runtime writes its own fields of the call. */
     openreg_kernel_call *const own = malloc(c->kernel_call->struct_size);
     if (own == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, "openreg_graph_launch", "no host memory for a kernel's call");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* nodes.h: what a capture has recorded: calls with copies of their arguments, and which of them come before which. Internal
- * to runtime/graph. */
+/* nodes.h: the nodes that a capture has recorded: calls with copies of their arguments, and their order. Internal to
+ * runtime/graph. */
 #ifndef OPENREG_GRAPH_NODES_H
 #define OPENREG_GRAPH_NODES_H
 
@@ -13,15 +13,15 @@ typedef struct openreg_indices {
     uint32_t count, room;
 } openreg_indices;
 
-/* Adds what `from` has and `to` lacks. False: memory is short. */
+/* Adds the elements of `from` that `to` lacks. False: memory is short. */
 bool openreg_indices_add(openreg_indices *to, const openreg_indices *from);
 
 typedef struct openreg_node {
-    openreg_captured_call call; /* what it points to is the list's */
+    openreg_captured_call call; /* its pointers are owned by the list */
     openreg_indices after;      /* nodes before it */
 } openreg_node;
 
-/* Owned by those who hold a reference; constant once a capture has ended. */
+/* Reference-counted; constant once its capture has ended. */
 typedef struct openreg_nodes {
     atomic_int references;
     int32_t device; /* that the capture began on, */
@@ -36,10 +36,10 @@ openreg_nodes *openreg_nodes_create(int32_t device, openreg_stream stream);
 openreg_nodes *openreg_nodes_share(openreg_nodes *nodes);
 void openreg_nodes_release(openreg_nodes *nodes);
 
-/* Copies the call behind all others, and makes *tail this node alone. False: memory is short, and nothing has changed. */
+/* Appends a copy of the call, and sets *tail to only this node. False: memory is short, and nothing has changed. */
 bool openreg_nodes_add(openreg_nodes *nodes, const openreg_captured_call *call, openreg_indices *tail);
 
-/* Whether both have the same calls of the same devices, with the same order: arguments may differ. */
+/* Whether both have the same calls of the same devices in the same order; arguments may differ. */
 bool openreg_nodes_match(const openreg_nodes *a, const openreg_nodes *b);
 
 /* Does the call on a stream of its device. */

@@ -20,16 +20,16 @@ typedef struct export_handle {
     struct export_handle *next;
 } export_handle;
 
-/* A block that was exported and has not been freed since, or not wholly. */
+/* An exported block that its owner has not freed, or that is still held. */
 typedef struct exported_block {
     void *ptr; /* the start of the block */
     bool is_freed;
-    export_handle *handles; /* that somebody held when they were last looked at */
+    export_handle *handles; /* that were held at the last check */
     struct exported_block *next;
 } exported_block;
 
 /* Guards the list; taken before any other lock of the runtime. Drivers are called with it held, so that no block is freed
- * between its export and its entry here: who waits for one exports too, frees what it has exported, or is out of memory. */
+ * between its export and its entry here: only threads that export, free an exported block or are out of memory wait for it. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static exported_block *blocks;
 
@@ -92,7 +92,7 @@ forget_released(exported_block *block)
     }
 }
 
-/* Frees what was freed and is no longer held. The lock is held. */
+/* Frees blocks that their owner has freed and no process holds. The lock is held. */
 static int32_t
 collect(void)
 {
@@ -140,7 +140,7 @@ openreg_exports_free(void *ptr)
     (void)openreg_exports_collect();
 }
 
-/* The entry of a block, a new one if need be. The lock is held. NULL: no host memory. */
+/* The entry of a block, made if needed. The lock is held. NULL: no host memory. */
 static exported_block *
 entry_of(void *ptr)
 {
@@ -201,7 +201,7 @@ openreg_exports_add(const void *ptr, const int32_t *processes, uint32_t count, o
         return openreg_error_set(OPENREG_E_INVALID, call, "inout is NULL or its struct_size not set");
     if (processes == NULL && count > 0)
         return openreg_error_set(OPENREG_E_INVALID, call, "processes is NULL");
-    memset(&handle, 0, sizeof handle); /* padding too: the bytes go to another process */
+    memset(&handle, 0, sizeof handle); /* also the padding: the bytes are sent to another process */
     (void)openreg_exports_collect();
     openreg_fork_take(OPENREG_FORK_EXPORTS);
     openreg_status status = openreg_cache_share(call, ptr, &shared);

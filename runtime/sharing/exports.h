@@ -11,8 +11,8 @@
 openreg_status openreg_exports_add(const void *ptr, const int32_t *processes, uint32_t count,
                                    openreg_memory_handle *inout);
 int32_t openreg_exports_collect(void);
-/* The owner has freed an exported block, which is shared now (OPENREG_BLOCK_SHARED). Frees it if nobody holds it, else
- * later. */
+/* Called when the owner has freed an exported block, which is then OPENREG_BLOCK_SHARED. Frees it if no process holds it,
+ * else later. */
 void openreg_exports_free(void *ptr);
 
 /* The driver's extension. E_UNSUPPORTED, with a text that names the driver, if it has none. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* handle.h: what is in an openreg_memory_handle (openreg/sharing.h). Internal to this folder. */
+/* handle.h: the contents of an openreg_memory_handle (openreg/sharing.h). Internal to this folder. */
 #ifndef OPENREG_SHARING_HANDLE_H
 #define OPENREG_SHARING_HANDLE_H
 
 #include <openreg/sharing.h>
 
-#define OPENREG_HANDLE_VERSION 1u /* raised by each change of what follows */
+#define OPENREG_HANDLE_VERSION 1u /* raised by each change of the structures below */
 
 typedef struct openreg_handle_fields {
     uint32_t struct_size, version;
@@ -16,9 +16,9 @@ typedef struct openreg_handle_fields {
     uint64_t leases_inode;
     uint64_t address; /* of the memory, in the exporter */
     /* openreg_memory_handle.bytes */
-    int32_t leases;            /* a file of the exporter's: its number, device and inode */
-    uint32_t slot, use;        /* where in that file it is counted who holds the memory */
-    uint32_t allocation_bytes; /* of `allocation`, as ipc.h's handle_size() says; the rest is 0 */
+    int32_t leases;            /* a file of the exporter: its number, device and inode */
+    uint32_t slot, use;        /* index of the count of the memory's holders in that file */
+    uint32_t allocation_bytes; /* of `allocation`, the size of ipc.h's handle_size(); the rest is 0 */
     uint64_t leases_device;
     uint64_t offset; /* of the memory in the driver's allocation */
     uint64_t allocation_size;

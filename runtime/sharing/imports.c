@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* imports.c: device memory of other processes (sharing.h). Of one allocation a process has one mapping, however often
- * its blocks are imported: vendors refuse a second one. */
+/* imports.c: device memory of other processes (sharing.h). A process has one mapping of an allocation, however often its
+ * blocks are imported: vendors refuse a second one. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -28,13 +28,13 @@ typedef struct mapping {
 
 struct openreg_import_s {
     openreg_device *device;
-    mapping *mapping; /* NULL: memory of this very process */
+    mapping *mapping; /* NULL: this process exported the memory itself */
     openreg_lease_file *leases;
     uint32_t slot;
 };
 
-/* Guards the list. Drivers are called with it held, because they refuse a second mapping of an allocation: who waits for
- * one imports too, or releases an import. */
+/* Guards the list. Drivers are called with it held, because they refuse a second mapping of an allocation: only threads
+ * that import or release an import wait for it. */
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER;
 static mapping *mappings;
 
@@ -44,8 +44,8 @@ handle_forks(void)
     openreg_fork_hold(OPENREG_FORK_IMPORTS, &lock);
 }
 
-/* The device of this process that is the exporter's: of the same driver, with the same UUID or, where the driver gives
- * none, the same number. */
+/* This process's device that is the exporter's: of the same driver, with the same UUID or, if the driver has none, the
+ * same number. */
 static openreg_status
 find_device(const char *call, const openreg_handle_fields *handle, openreg_device **out)
 {
@@ -210,7 +210,7 @@ openreg_imports_release(openreg_import import)
     if (import == NULL)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_fork_reject(call));
-    /* The exporter may use the memory again as soon as the lease is gone. */
+    /* The exporter may reuse the memory as soon as the lease is released. */
     openreg_status status = openreg_call_device_sync(import->device, call);
     if (import->mapping != NULL) {
         const openreg_status closed = let_mapping_go(call, import->mapping);

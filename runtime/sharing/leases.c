@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* leases.c: the words that count who holds exported memory (leases.h).
+/* leases.c: the words that count the holders of exported memory (leases.h).
  *
- * A word is (use << 32) | (1 << 31 if not imported yet) | holders. `use` tells a word from its earlier uses, so that a
+ * A word is (use << 32) | (1 << 31 if not imported yet) | holders. `use` distinguishes the uses of a word, so that a
  * handle which outlives its memory is refused and not mistaken for another.
  *
- * Beside the word it is noted which processes hold it, with the time at which each began, because numbers of processes
- * are used again: when the exporter looks, it takes back what a process that has ended still held. A process notes
- * itself after it has counted itself, and the other way round at a release, so that one which dies in between is counted
- * for ever rather than taken back twice. */
+ * The processes that hold a word are noted beside it, with their start times, because process ids are reused: when the
+ * exporter checks, it drops the holds of processes that have ended. A process notes itself after it has counted itself,
+ * and removes its note before its count at a release, so that one which dies in between is counted for ever, rather than
+ * dropped twice. */
 #define _GNU_SOURCE
 #include "leases.h"
 
@@ -26,7 +26,7 @@
 #include "base/lock.h"
 
 #define SLOTS 65536u
-#define HOLDERS_NOTED 4 /* of one handle; a further one is only counted */
+#define HOLDERS_NOTED 4 /* noted holders of a handle; further ones are only counted */
 #define NOT_IMPORTED (UINT64_C(1) << 31)
 #define HOLDERS (NOT_IMPORTED - 1)
 #define TIMES_MASK UINT64_C(0xffffffff)
@@ -43,10 +43,10 @@ typedef struct lease_holder {
 typedef struct lease_slot {
     atomic_uint_least64_t word;
     lease_holder holders[HOLDERS_NOTED];
-    openreg_handle_fields handle; /* as it was given away; written before the word is */
+    openreg_handle_fields handle; /* the handle as exported; written before the word */
 } lease_slot;
 
-/* What the exporter has found out about a process during one look. */
+/* The exporter's result about a process, during one check. */
 typedef struct seen_process {
     uint32_t process;
     uint64_t began;
@@ -57,14 +57,14 @@ typedef struct seen_process {
 
 struct openreg_lease_file {
     lease_slot *slots;
-    bool notes_holders; /* the exporter sees this process under the same number */
+    bool notes_holders; /* the process has the same id for the exporter */
     dev_t device;
     ino_t inode;
     int references; /* guarded by `lock` */
     openreg_lease_file *next;
 };
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards what follows, and the lists of words */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the variables below, and the lists of words */
 static struct {
     openreg_lease_file file; /* of this process; `slots` is NULL until the first export */
     int number;
@@ -73,7 +73,7 @@ static struct {
     uint32_t free_count, free_slots[SLOTS];
 } own;
 static openreg_lease_file *others;
-static seen_process looked_at[16]; /* since openreg_lease_look(); by the exporter, whose lock is held */
+static seen_process looked_at[16]; /* since openreg_lease_look(); written by the exporter, with its lock held */
 static int looked_at_count;
 
 __attribute__((constructor)) static void
@@ -84,8 +84,8 @@ handle_forks(void)
 
 /* -------------------------------------------------------------------------------------------------------- processes */
 
-/* The start of a process in the kernel's ticks since the machine started; 0 if that can't be read. *is_running: it has
- * neither gone nor ended without having been waited for. */
+/* The start of a process in the kernel's ticks since the machine started; 0 if that can't be read. *is_running: it exists
+ * and is not a zombie. */
 static uint64_t
 read_start(uint32_t process, bool *is_running)
 {
@@ -96,7 +96,7 @@ read_start(uint32_t process, bool *is_running)
     if (number < 0)
         return 0;
     const ssize_t length = read(number, text, sizeof text - 1);
-    *is_running = length > 0 || errno != ESRCH; /* it went meanwhile */
+    *is_running = length > 0 || errno != ESRCH; /* it has ended since */
     (void)close(number);
     if (length <= 0)
         return 0;
@@ -125,7 +125,7 @@ has_ended(uint32_t process, uint64_t began)
     return ended;
 }
 
-/* Whether both processes are seen under the same numbers. */
+/* Whether both processes are in the same PID namespace. */
 static bool
 shares_numbers(int32_t process)
 {
@@ -167,7 +167,7 @@ note_holder(const openreg_lease_file *file, uint32_t slot)
     }
 }
 
-/* Likewise once less. The lock is held. */
+/* The same, once less. The lock is held. */
 static void
 forget_holder(const openreg_lease_file *file, uint32_t slot)
 {
@@ -180,7 +180,7 @@ forget_holder(const openreg_lease_file *file, uint32_t slot)
         if (who >> 32 != process)
             continue;
         const bool is_last = (who & TIMES_MASK) == 1;
-        if (is_last) /* before a later holder can take the place */
+        if (is_last) /* before a later holder can use the entry */
             atomic_store_explicit(&holders[i].began, 0, memory_order_relaxed);
         atomic_store_explicit(&holders[i].who, is_last ? 0 : who - 1, memory_order_release);
         return;
@@ -189,7 +189,7 @@ forget_holder(const openreg_lease_file *file, uint32_t slot)
 
 /* ------------------------------------------------------------------------------------------------- the exporter's half */
 
-/* The lock is held. A child of fork() that may export has a file of its own: its parent uses the words of the other. */
+/* The lock is held. A child of fork() that may export gets a file of its own: its parent uses the words of the other. */
 static openreg_status
 make_own_file(const char *call)
 {
@@ -254,7 +254,7 @@ openreg_lease_look(void)
     looked_at_count = 0;
 }
 
-/* Takes back what processes that have ended still hold. */
+/* Drops the holds of processes that have ended. */
 static void
 take_back(lease_slot *slot)
 {
@@ -282,7 +282,7 @@ void
 openreg_lease_end(uint32_t slot)
 {
     openreg_lock_acquire(&lock);
-    /* The use number stays, so a late importer finds nobody holding it. */
+    /* The use number stays, so a late importer finds no holder. */
     (void)atomic_fetch_and_explicit(&own.file.slots[slot].word, ~(NOT_IMPORTED | HOLDERS), memory_order_acq_rel);
     for (int i = 0; i < HOLDERS_NOTED; ++i) {
         atomic_store_explicit(&own.file.slots[slot].holders[i].began, 0, memory_order_relaxed);
@@ -314,9 +314,8 @@ reject_released(const char *call, const openreg_handle_fields *handle)
                              (int)handle->process);
 }
 
-/* The file that the handle names, or -1 and errno; ESTALE: it is another one, because numbers of processes and files are
- * used again, or a handle was altered. Nothing is opened for writing but a file in memory of this user that nobody can
- * make shorter. */
+/* The handle's file, or -1 and errno; ESTALE: it is another file, because ids of processes and files are reused, or the
+ * handle was altered. Only a file in memory that belongs to this user and can't be shortened is opened for writing. */
 static int
 open_sealed(const openreg_handle_fields *handle, struct stat *status)
 {
@@ -451,7 +450,7 @@ openreg_lease_take(const char *call, const openreg_handle_fields *handle, openre
     note_holder(file, handle->slot);
     openreg_lock_release(&lock);
     *was_first = (seen & NOT_IMPORTED) != 0;
-    /* The exporter's file is believed, not bytes that have travelled: the sizes, the device, the driver's own. */
+    /* Sizes, device and the driver's bytes are taken from the exporter's file, not from the handle, which may be altered. */
     openreg_handle_fields granted = file->slots[handle->slot].handle;
     granted.struct_size = handle->struct_size; /* that of who holds the bytes */
     if (memcmp(&granted, handle, sizeof granted) != 0) {
