@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* call_layer.c: the layer around each open driver while there is a plan of faults, which it acts out (faults.h), or the
- * flight recorder is on, which it puts the calls into (recorder.h); and the observers of what layers don't see. */
+/* call_layer.c: the layer around each open driver while there is a fault plan, whose faults it injects (faults.h), or while
+ * the flight recorder is on, for which it records the calls (recorder.h); and observers of events that layers don't get. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>
@@ -30,7 +30,7 @@ typedef struct watched_call {
     openreg_fault_verdict verdict;
 } watched_call;
 
-/* 0: it is not to be made. A stream that is asked is not recorded: programs do so in loops. */
+/* 0: the call must not be made. Queries of streams are not recorded: programs make them in loops. */
 static int
 begin(watched_call *out, uint32_t kind, openreg_driver_stream stream, uint64_t bytes)
 {
@@ -45,14 +45,14 @@ begin(watched_call *out, uint32_t kind, openreg_driver_stream stream, uint64_t b
     return out->verdict.status == OPENREG_OK && !out->verdict.is_skipped;
 }
 
-/* What a call ends with that was not made. */
+/* The result of a call that was not made. */
 static openreg_status
 instead(const watched_call *call)
 {
     return call->verdict.status == OPENREG_OK ? OPENREG_OK : say(call->verdict.status, call->verdict.text);
 }
 
-/* What a query or wait of a stream, or of the device, ends with: its own error, or that of work before it. */
+/* The result of a query or wait of a stream, or of the device: its own error, or that of earlier work. */
 static openreg_status
 after(const watched_call *call, openreg_driver_stream stream, int whole, openreg_status status)
 {
@@ -69,7 +69,7 @@ end(const watched_call *call, openreg_status status)
 
 /* ----------------------------------------------------------------------------------------------------------- copies */
 
-/* Of one slow copy: freed by the function behind it. */
+/* One slow copy; freed by the host function behind it. */
 typedef struct slow_copy {
     uint64_t begin;
     double factor;
@@ -122,7 +122,7 @@ queue_function(const copy_call *c, void (*function)(void *argument), void *argum
     return OPENREG_OK;
 }
 
-/* One bit of one byte. What the driver holds is read and written back. */
+/* Flips one bit of one byte; device memory is read and written back. */
 static openreg_status
 corrupt(const copy_call *c, uint64_t drawn)
 {
@@ -216,7 +216,7 @@ watched_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream 
                           : instead(&call));
 }
 
-/* Waits are made even where they are to fail: who frees memory then, or ends a device, relies on it that work has ended. */
+/* Waits are made even if they fail: a caller that then frees memory, or closes a device, relies on the end of the work. */
 static openreg_status
 watched_device_sync(openreg_instance instance, int32_t dev)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* calls.h: the kinds of calls that faults hit and the flight recorder keeps, a bit each. Internal. */
+/* calls.h: the kinds of calls that faults hit and the flight recorder keeps, one bit each. Internal. */
 #ifndef OPENREG_LAB_CALLS_H
 #define OPENREG_LAB_CALLS_H
 

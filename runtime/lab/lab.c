@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* lab.c: what libopenreg_lab.so gives the runtime (watch/lab.h): the one symbol that it exports. */
+/* lab.c: the only symbol that libopenreg_lab.so exports: its functions for the runtime (watch/lab.h). */
 #include "watch/lab.h"
 
 #include "base/internal_api.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fault_calls.c: plans of faults for all devices, and what is counted that no driver is called for (openreg/faults.h). */
+/* fault_calls.c: fault plans for all devices, and counting of calls that reach no driver (openreg/faults.h). */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -40,7 +40,7 @@ openreg_lab_faults_of_collective(int32_t device)
     return verdict.peer;
 }
 
-/* The recorder notes it at its end: when it has begun is not known. */
+/* The recorder gets it at its end, as its begin is not known. */
 void
 openreg_lab_operator_ended(int32_t device, openreg_stream stream, const char *name)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fault_plan.c: reads plans of faults (fault_plan.h). Independent of the locale. */
+/* fault_plan.c: reads fault plans (fault_plan.h). Independent of the locale. */
 #define _GNU_SOURCE
 #include "faults/fault_plan.h"
 
@@ -24,7 +24,7 @@ typedef struct word {
 
 /* One item of a plan, word by word. */
 typedef struct reader {
-    const char *at, *end; /* what is left of the item */
+    const char *at, *end; /* the rest of the item */
     word now;             /* no text at the end */
     const char *item;
     size_t item_length;
@@ -119,7 +119,7 @@ static const struct {
 };
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
-/* What is counted, if that is said here. */
+/* Reads which calls are counted, if given here. */
 static int
 accept_kind(reader *in, openreg_fault *fault)
 {
@@ -149,7 +149,7 @@ read_number(reader *in, uint64_t *out)
     return 1;
 }
 
-/* The number behind "openreg:", and behind the name that devices have here. 0: neither is there. */
+/* The number behind "openreg:", or behind the devices' name. 0: there is neither. */
 static size_t
 prefix_of_device(const word *of)
 {
@@ -179,7 +179,7 @@ read_device(reader *in, openreg_fault *fault)
     return 1;
 }
 
-/* A decimal number, as "10" or "2.5", that `suffix` ends. In thousandths of `most` and less. */
+/* A decimal number, as "10" or "2.5", followed by `suffix`. In thousandths, at most `most`. */
 static int
 read_decimal(const reader *in, char suffix, int64_t most, int64_t *thousandths)
 {

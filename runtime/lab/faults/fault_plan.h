@@ -37,7 +37,7 @@ typedef struct openreg_fault {
     double factor;                      /* SLOW */
     char name[OPENREG_FAULT_NAME_SIZE]; /* of an operator; "": all */
     char text[OPENREG_FAULT_TEXT_SIZE]; /* as it was written, cut */
-    atomic_ullong seen;                 /* calls that it has counted */
+    atomic_ullong seen;                 /* counted calls */
 } openreg_fault;
 
 typedef struct openreg_fault_plan {
@@ -47,8 +47,8 @@ typedef struct openreg_fault_plan {
     uint64_t seed;
 } openreg_fault_plan;
 
-/* Reads a plan. Nothing but white space and ";" is a plan without faults. 0: it is none, and `why` says which word is
- * wrong and what may be there; or host memory is short, and `why` is empty. To be freed in both cases. */
+/* Reads a plan. Only white space and ";" is a plan without faults. 0: invalid, and `why` names the wrong word and the valid
+ * ones; or host memory is short, and `why` is empty. The plan must be freed in both cases. */
 int openreg_fault_plan_read(const char *text, openreg_fault_plan *plan, char *why, size_t size);
 void openreg_fault_plan_free(openreg_fault_plan *plan);
 

@@ -24,7 +24,7 @@ struct openreg_faults_s {
     openreg_faults next;
 };
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows */
+static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* guards the variables below */
 static openreg_faults plans;
 static atomic_bool has_plans;
 
@@ -36,7 +36,7 @@ handle_forks(void)
 
 /* ------------------------------------------------------------------------------------------------------- decisions */
 
-/* A number that the seed, the fault and the count of its calls determine: splitmix64's finish. */
+/* A number determined by the seed, the fault and the count of its calls: splitmix64's finish. */
 static uint64_t
 draw(uint64_t seed, size_t item, uint64_t count)
 {
@@ -121,7 +121,7 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
 {
     int is_hit = 0;
     *out = (openreg_fault_verdict){.status = OPENREG_OK, .factor = 1};
-    if (!atomic_load_explicit(&has_plans, memory_order_relaxed)) /* the layer is the flight recorder's alone */
+    if (!atomic_load_explicit(&has_plans, memory_order_relaxed)) /* only the flight recorder uses the layer */
         return 0;
     openreg_lock_acquire(&lock);
     for (openreg_faults from = plans; from != NULL; from = from->next) {

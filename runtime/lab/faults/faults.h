@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* faults.h: the plans that are at work (openreg/faults.h), and what they make of a call. Internal.
+/* faults.h: the active fault plans (openreg/faults.h), and their effects on a call. Internal.
  *
- * One lock, below all of the runtime but those of layers and observers, which is never held while a driver runs. */
+ * One lock, below all locks of the runtime except those of layers and observers; never held while a driver runs. */
 #ifndef OPENREG_SRC_FAULTS_H
 #define OPENREG_SRC_FAULTS_H
 
@@ -19,13 +19,13 @@ typedef struct openreg_fault_site {
     const char *name;             /* of an operator or kernel, or NULL */
 } openreg_fault_site;
 
-/* What is to be done instead of it, or with it. */
+/* The effects on the call. */
 typedef struct openreg_fault_verdict {
     openreg_status status; /* not OPENREG_OK: it fails with this and with `text` */
     int is_skipped;        /* 1: it succeeds, and nothing is done */
-    int corrupts;          /* 1: byte number `byte`, modulo the size, is to be made wrong */
+    int corrupts;          /* 1: byte number `byte`, modulo the size, is corrupted */
     uint64_t byte;
-    double factor; /* so many times as long as it takes, 1 or more */
+    double factor; /* factor by which the call is slowed down, 1 or more */
     int32_t peer;  /* OPENREG_PEER_* */
     char text[OPENREG_FAULT_TEXT_SIZE + 96];
 } openreg_fault_verdict;
@@ -33,15 +33,14 @@ typedef struct openreg_fault_verdict {
 /* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers hold locks. */
 int openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
 
-/* A plan begins, for the devices of one driver, or of all with NULL. Errors: as openreg_faults_begin(); the text of
- * OPENREG_E_INVALID names `what`, the variable or function that has the plan. */
+/* Begins a plan for the devices of one driver, or with NULL of all. Errors: as openreg_faults_begin(); the text of
+ * OPENREG_E_INVALID names `what`, the variable or function with the plan. */
 openreg_status openreg_faults_add(const char *call, const char *what, const char *plan, const void *driver,
                                   openreg_faults *out);
-/* Ends it; devices[i] is set to 1 where it has lost openreg:i, and others are left alone. NULL is accepted. */
+/* Ends it; sets devices[i] to 1 if it has lost openreg:i, and leaves the others unchanged. NULL is accepted. */
 void openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES]);
 
-/* Puts the layer around all drivers, with the observer of what these are not called for; or takes both away; call_layer.c.
- * Any thread. */
+/* Attaches the layer to all drivers, with the observer of other events, or removes both; call_layer.c. Any thread. */
 void openreg_fault_layer_switch(int on);
 
 /* Counts one operator that has ended on the stream, or a collective; fault_calls.c. As in openreg/faults.h. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* observer.c: what the runtime does, for the race detector (openreg/observer.h). */
+/* observer.c: the race detector's observer of the runtime (openreg/observer.h). */
 #define _GNU_SOURCE
 #include <stdio.h>
 
@@ -10,7 +10,7 @@
 #include "races/races.h"
 #include "watch/interceptors.h"
 
-/* Whether a call is to fail for a race; then with its text. */
+/* Whether a call must fail because of a race, and the text. */
 static int
 refuse(openreg_status status, char *text, size_t size)
 {
@@ -76,7 +76,7 @@ note_values(uint32_t origin, int32_t device, openreg_stream stream, const openre
     return OPENREG_OK;
 }
 
-/* Arguments that are written are results too, and then a race of the read is one of the write. */
+/* Arguments that are written are also results, for which a race of the read is one of the write. */
 static int
 see_kernel(int32_t device, openreg_stream stream, const openreg_kernel_call *what, char *text, size_t text_size)
 {
@@ -152,7 +152,7 @@ openreg_races_observe(bool on)
     (void)openreg_observe(&observer, OPENREG_OBSERVE_TABLE | (on ? OPENREG_OBSERVE_USES : 0));
 }
 
-/* So that it hears of tables before it is on. */
+/* So that it is notified of tables before detection is on. */
 __attribute__((constructor)) static void
 register_observer(void)
 {

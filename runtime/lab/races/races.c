@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* races.c: the race detector: what is told to it, under one lock (openreg/races.h, races.h). */
+/* races.c: the race detector: its inputs, under one lock (openreg/races.h, races.h). */
 #define _GNU_SOURCE
 #include "races/races.h"
 
@@ -39,7 +39,7 @@ openreg_lab_races_flags(void)
 
 /* ------------------------------------------------------------------------------------------------------ on and off */
 
-/* Where an order can't be kept, all uses that it may be of are forgotten, so that no report is wrong. The lock is held. */
+/* If an order can't be recorded, all uses that it may concern are forgotten, so that no report is wrong. The lock is held. */
 static void
 forget_all(void)
 {
@@ -49,7 +49,7 @@ forget_all(void)
     openreg_marks_reset();
 }
 
-/* The line of a stream. Where there are too many, all of them begin again. The lock is held. */
+/* The line of a stream. If there are too many, all of them are reset. The lock is held. */
 static uint32_t
 line_of(int32_t device, openreg_stream stream)
 {
@@ -170,7 +170,7 @@ use_of(const openreg_epoch *epoch, int writes)
 
 /* ------------------------------------------------------------------------------------------------------------- uses */
 
-/* A stack is logged in parts, each of whole lines, as what is logged at once is cut. */
+/* A stack is logged in parts of whole lines, as long log lines are cut. */
 static void
 log_stack(const char *which, const char *stack)
 {
@@ -196,7 +196,7 @@ log_report(const char *line, const openreg_race *race)
     log_stack("second", race->second.stack);
 }
 
-/* What was found of a use, looked at without the lock. */
+/* A conflict that was found, for use without the lock. */
 static openreg_status
 tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
 {
@@ -223,7 +223,7 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
     char line[OPENREG_RACE_TEXT] = "";
     if (text != NULL)
         (void)strncat(line, text, sizeof line - 1);
-    /* Nothing can stop the host, so the error comes later, or not at all if this is the program's end. */
+    /* The host's use can't be prevented, so the error comes later, or never if the program ends now. */
     const bool is_logged = !raises || (race.second.device == OPENREG_HOST && openreg_race_reports() > before);
     openreg_lock_release(&lock);
     if (line[0] != '\0' && is_logged)
@@ -233,7 +233,7 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
     return status;
 }
 
-/* Sets the conflict and what was asked. The lock is held. */
+/* Fills in the conflict and the use. The lock is held. */
 static bool
 prepare(openreg_shadow_use *use, uint32_t origin, uint32_t line, const void *address, uint64_t size, int32_t writes)
 {
@@ -329,7 +329,7 @@ openreg_lab_races_use_tensor(uint32_t origin, int32_t device, openreg_stream str
         const char *const at = (const char *)address + openreg_rows_offset(&its, number);
         OPENREG_RETURN_NOT_OK(openreg_lab_races_use(origin, device, stream, at, its.piece, writes));
     }
-    if (writes && told < total) { /* what lies between may be written: nothing is said of it */
+    if (writes && told < total) { /* the gaps may be written: they count as unknown */
         openreg_lock_acquire(&lock);
         openreg_shadow_excuse((uint64_t)(uintptr_t)address, its.extent);
         openreg_lock_release(&lock);
@@ -390,7 +390,7 @@ openreg_lab_races_stream_waits(int32_t later_device, openreg_stream later, int32
     openreg_lock_acquire(&lock);
     (void)line_of(first_device, first);
     const uint32_t line = line_of(later_device,
-                                  later); /* lines may have begun again: the other one is asked for again */
+                                  later); /* lines may have been reset: the other one is looked up once more */
     stream_learns(line, openreg_clock_release(line_of(first_device, first)));
     openreg_lock_release(&lock);
 }

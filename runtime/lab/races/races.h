@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* races.h: what the detector is told of (openreg/races.h). Internal.
+/* races.h: inputs of the race detector (openreg/races.h). Internal.
  *
- * Every function of the first part is called only while openreg_races_are_found(). They note nothing while the thread is
- * muted. The detector's lock is a leaf; they may be called with a lock of the runtime's held. */
+ * The functions of the first part are called only while openreg_races_are_found(). They record nothing while the thread is
+ * muted. The detector's lock is a leaf; they may be called with a lock of the runtime held. */
 #ifndef OPENREG_SRC_RACES_H
 #define OPENREG_SRC_RACES_H
 
@@ -19,28 +19,28 @@ openreg_races_are_found(void)
     return openreg_lab_races_flags() != 0;
 }
 
-/* A recorded event, or a queued host function, by a number: it carries what its stream knew. */
+/* A recorded event, or a queued host function, by a number: it carries its stream's clock. */
 void openreg_races_mark(uint64_t mark, int32_t device, openreg_stream stream);
 void openreg_races_mark_gone(uint64_t mark);
-/* A stream, or the host, is behind it. */
+/* A stream, or the host, is ordered behind it. */
 void openreg_races_stream_waits_mark(int32_t device, openreg_stream stream, uint64_t mark);
 void openreg_races_host_waits_mark(uint64_t mark);
 void openreg_races_host_waits_device(int32_t device);
 
-/* A block was given out; one that a stream was recorded for; one that goes back. */
+/* A block was allocated; a stream was recorded for one; one is released. */
 void openreg_races_block_given(const void *address, uint64_t size);
 void openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream);
 void openreg_races_block_freed(const void *address);
 
 /* A call is about to use a stream, or an event of one, of a device that was lost, and will fail. `loss` is the call that
- * lost it; its strings live as long as the process, but its stack. Called with no lock held. */
+ * lost it; its strings, except the stack, live as long as the process. Called with no lock held. */
 void openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, openreg_stream stream);
 
-/* Reads OPENREG_RACES, or OPENREG_SIM_RACES: while the table is published, flags are at least what it says; before one is, and after, they
- * are what openreg_races_set() made them. */
+/* Reads OPENREG_RACES, or OPENREG_SIM_RACES: while a table is published its flags are added to those of
+ * openreg_races_set(). */
 void openreg_races_follow_variable(bool is_published);
 
-/* Whether the runtime's calls are seen; observer.c. */
+/* Whether the runtime's calls are observed; observer.c. */
 void openreg_races_observe(bool on);
 
 /* The functions of openreg/races.h. */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The stream of that line uses the block; what is known changes nothing. False: memory is short. */
+/* Notes that the stream of that line uses the block; no effect if noted before. False: memory is short. */
 bool openreg_recorded_blocks_add(uint64_t start, uint64_t size, uint32_t line);
 
 /* Calls `see` with each line of the block, and forgets the block. */

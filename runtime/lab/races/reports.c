@@ -25,7 +25,7 @@ static key_set pairs;   /* kind, first and second origin, mixed: of reports */
 /* Operators' names, numbered from 1. */
 static const char **names;
 static uint32_t name_count, name_room;
-static key_set name_hashes; /* numbered alike; two names with one hash share a number */
+static key_set name_hashes; /* with the same numbers; two names with one hash share a number */
 
 static openreg_race reports[OPENREG_RACES_MAX];
 static uint64_t report_count;
@@ -69,7 +69,7 @@ make_room(key_set *set)
     return true;
 }
 
-/* The key's number; *is_new where it was not there. 0: memory is short. */
+/* The key's number; *is_new: it was added. 0: memory is short. */
 static uint32_t
 number_of(key_set *set, uint64_t key, bool *is_new)
 {
@@ -266,7 +266,7 @@ with_stacks(const text *all, const openreg_race *race)
 
 /* ---------------------------------------------------------------------------------------------------------- reports */
 
-/* Texts of the race into its `remedy` and `text`, which lie in the buffers. */
+/* Sets the race's `remedy` and `text`, which are written into the buffers. */
 static void
 compose(openreg_race *race, text *remedy, text *all)
 {
@@ -280,7 +280,7 @@ compose(openreg_race *race, text *remedy, text *all)
 const char *
 openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t second_origin, bool always)
 {
-    static text remedy, all; /* by the holder of the lock */
+    static text remedy, all; /* written by the holder of the lock */
     bool is_new;
     const uint64_t key = mix((uint64_t)first_origin << 32 | second_origin) * 8 + (uint64_t)race->kind;
     const bool is_kept = number_of(&pairs, key, &is_new) != 0 && is_new && report_count < OPENREG_RACES_MAX;

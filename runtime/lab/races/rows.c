@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* rows.c: the pieces of memory that a tensor is in (rows.h). */
+/* rows.c: the pieces of memory of a tensor (rows.h). */
 #include "races/rows.h"
 
 bool

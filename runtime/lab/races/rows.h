@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* rows.h: the pieces of memory that a tensor is in. Internal to races/. */
+/* rows.h: the pieces of memory of a tensor. Internal to races/. */
 #ifndef OPENREG_SRC_RACE_ROWS_H
 #define OPENREG_SRC_RACE_ROWS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A tensor's dimensions, those of one element left out, those that lie behind each other made one, strides in bytes. */
+/* A tensor's dimensions, without those of size 1, contiguous ones merged, strides in bytes. */
 typedef struct openreg_rows {
     int count;
     uint64_t size[64], stride[64];
@@ -14,7 +14,7 @@ typedef struct openreg_rows {
     uint64_t extent; /* from the first byte to behind the last */
 } openreg_rows;
 
-/* Of strides in elements of `item` bytes. False where there is nothing, or more than can be said. */
+/* From strides in elements of `item` bytes. False if the tensor is empty, or too complex. */
 bool openreg_rows_read(openreg_rows *out, int32_t dimensions, const int64_t *sizes, const int64_t *strides,
                        uint64_t item);
 

@@ -9,8 +9,8 @@
 
 #include "base/tree.h"
 
-#define GIVEN 1u     /* its uses are those of an owner before */
-#define UNWRITTEN 2u /* given out, and not written since */
+#define GIVEN 1u     /* its uses are those of an earlier owner */
+#define UNWRITTEN 2u /* allocated, and not written since */
 #define CHUNK_CELLS 256
 
 typedef struct cell {
@@ -21,12 +21,12 @@ typedef struct cell {
     openreg_epoch *more; /* NULL: none */
     uint32_t more_count;
     uint32_t flags;
-    uint32_t freed; /* the origin of the call that ended the owner whose uses these are; 0: not known, or it goes on */
+    uint32_t freed; /* the origin of the call that freed the block of these uses; 0: not known, or not freed */
 } cell;
 
 static openreg_tree cells;
 static cell *unused; /* linked by node.parent */
-static cell *latest; /* found last: uses come in runs. NULL or in the tree */
+static cell *latest; /* found last, as uses come in runs. NULL or in the tree */
 
 static cell *
 cell_of(openreg_tree_node *node)
@@ -34,7 +34,7 @@ cell_of(openreg_tree_node *node)
     return OPENREG_TREE_OWNER(node, cell, node);
 }
 
-/* NULL: memory is short, and then bytes are left out. */
+/* NULL: memory is short; bytes are then left out. */
 static cell *
 take_cell(void)
 {
@@ -95,7 +95,7 @@ first_at(uint64_t address)
     return found->end > address ? found : next_of(found);
 }
 
-/* Cuts a cell in two at `at`, which is inside, and returns the second. NULL: memory is short. */
+/* Splits a cell at `at`, which is inside, and returns the second part. NULL: memory is short. */
 static cell *
 cut(cell *whole, uint64_t at)
 {
@@ -120,7 +120,7 @@ cut(cell *whole, uint64_t at)
     return second;
 }
 
-/* Cells begin and end at the bounds of the range. Returns the first that begins in it; NULL: none does. */
+/* Splits cells at the bounds of the range. Returns the first that begins in it; NULL: none does. */
 static cell *
 cut_at_bounds(uint64_t start, uint64_t end)
 {
@@ -148,7 +148,7 @@ clear_reads(cell *of)
     of->read.time = 0;
 }
 
-/* Leaves out the reads that `clock` knows of. */
+/* Drops the reads in the past of `clock`. */
 static void
 drop_known_reads(cell *of, const openreg_clock *clock)
 {
@@ -227,8 +227,8 @@ static void
 update(cell *at, const openreg_shadow_use *use)
 {
     if (!use->writes) {
-        /* A read of memory that its new owner has not written has no meaning, unless it is a mistake of its own kind: often
-         * an operator is given a tensor for its shape. The owner before counts until the first write. */
+        /* A read of memory that its new owner has not written is ignored, unless uninitialized reads are reported: an
+         * operator often gets a tensor only for its shape. The earlier owner counts until the first write. */
         if ((at->flags & GIVEN) == 0)
             add_read(at, use);
         return;
@@ -239,7 +239,7 @@ update(cell *at, const openreg_shadow_use *use)
     at->freed = 0;
 }
 
-/* Nothing would change, and nothing is to be found: the same line at the same time has done so already. */
+/* The same line has made this use at the same time: nothing changes, and there is nothing to find. */
 static bool
 is_repeated(const cell *at, const openreg_shadow_use *use)
 {
@@ -285,7 +285,7 @@ openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict)
         latest = whole;
         return;
     }
-    cell *first = NULL; /* of a write, which makes one cell of all */
+    cell *first = NULL; /* of a write, which merges all cells */
     for (uint64_t at = use->address; at < end;) {
         cell *const piece = piece_at(at, end);
         if (piece == NULL)

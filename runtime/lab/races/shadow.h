@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* shadow.h: who used which bytes last. Internal to races/; its lock is held.
+/* shadow.h: the last uses of each byte. Internal to races/; its lock is held.
  *
- * Ranges of bytes that were used alike are one cell: the last write, and those reads since of which none is in another's
- * past (FastTrack, Flanagan and Freund 2009: more can't be needed to find the first race of a byte). */
+ * A range of bytes with the same uses is one cell: the last write, and the later reads of which none is in another's past
+ * (FastTrack, Flanagan and Freund 2009: no more is needed to find the first race of a byte). */
 #ifndef OPENREG_SRC_SHADOW_H
 #define OPENREG_SRC_SHADOW_H
 
@@ -18,7 +18,7 @@ typedef struct openreg_epoch {
     uint32_t origin;
 } openreg_epoch;
 
-/* What a new use is in conflict with. */
+/* The earlier use that a new one conflicts with. */
 typedef struct openreg_conflict {
     int32_t kind; /* OPENREG_RACE_*, 0: none */
     openreg_epoch other;
@@ -27,9 +27,9 @@ typedef struct openreg_conflict {
     uint64_t address, size;
 } openreg_conflict;
 
-/* A use of [address, address + size) by `epoch`, which knows `clock`. Fills in the first conflict, if there is one, and
- * notes the use, whatever it found; with `checks_only` nothing is noted. `wants_uninitialized`: a read of memory that
- * nothing wrote is a conflict too. */
+/* A use of [address, address + size) by `epoch`, whose past is `clock`. Fills in the first conflict, if there is one, and
+ * records the use in any case, unless `checks_only`. `wants_uninitialized`: a read of memory that nothing wrote is a
+ * conflict too. */
 typedef struct openreg_shadow_use {
     uint64_t address, size;
     openreg_epoch epoch;
@@ -38,15 +38,15 @@ typedef struct openreg_shadow_use {
 } openreg_shadow_use;
 void openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict);
 
-/* The range was freed by a call of that origin; what it was freed by while a use of an owner before counts, is kept. */
+/* The range was freed by a call of that origin; an earlier origin is kept while uses of an earlier owner count. */
 void openreg_shadow_free(uint64_t address, uint64_t size, uint32_t origin);
-/* The range was given out: who used it before was another owner, and nothing is written. */
+/* The range was allocated: its uses are those of an earlier owner, and nothing is written. */
 void openreg_shadow_give(uint64_t address, uint64_t size);
-/* Uses of the range that `clock` knows of are forgotten: its allocator waits for them. */
+/* Forgets uses of the range in the past of `clock`: its allocator waits for them. */
 void openreg_shadow_pass(uint64_t address, uint64_t size, const openreg_clock *clock);
-/* All of them are. */
+/* Forgets all uses of the range. */
 void openreg_shadow_forget(uint64_t address, uint64_t size);
-/* Nothing is said of what was or wasn't written in the range. */
+/* Makes it unknown whether bytes of the range were written. */
 void openreg_shadow_excuse(uint64_t address, uint64_t size);
 bool openreg_shadow_knows(uint64_t address, uint64_t size);
 void openreg_shadow_reset(void);

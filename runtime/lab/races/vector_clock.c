@@ -9,7 +9,7 @@ typedef struct line {
     int32_t device;
     openreg_stream stream;
     openreg_clock clock;
-    uint64_t host_seen; /* host_version that the clock has in */
+    uint64_t host_seen; /* host_version that is merged into the clock */
 } line;
 
 #define BUCKETS (2 * OPENREG_RACES_LINES)
@@ -115,7 +115,7 @@ openreg_clock_queue(uint32_t number, uint64_t *now)
 const openreg_clock *
 openreg_clock_release(uint32_t number)
 {
-    static openreg_clock released; /* by the holder of the lock */
+    static openreg_clock released; /* written by the holder of the lock */
     uint64_t now;
     openreg_clock *const clock = openreg_clock_queue(number, &now);
     if (clock == NULL || !openreg_clock_copy(&released, clock))

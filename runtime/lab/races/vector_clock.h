@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* vector_clock.h: vector clocks of streams and of the host. Internal to races/; its lock is held.
  *
- * A line of time is a stream, or the host, which is number 0. A clock says of each line how far the owner knows it to
- * have come. The host's own entry is never asked: whatever it does is in the past of what it queues later. */
+ * A line of time is a stream, or the host, which is number 0. A clock has, for each line, the latest time that its owner
+ * knows. The host's own entry is never read: whatever it does is in the past of work that it queues later. */
 #ifndef OPENREG_SRC_VECTOR_CLOCK_H
 #define OPENREG_SRC_VECTOR_CLOCK_H
 
@@ -27,22 +27,22 @@ openreg_clock_of(const openreg_clock *clock, uint32_t line)
     return line < clock->count ? clock->at[line] : 0;
 }
 
-/* `to` learns what `from` knows. False: memory is short, and nothing has changed. */
+/* Merges `from` into `to`. False: memory is short, and nothing has changed. */
 bool openreg_clock_join(openreg_clock *to, const openreg_clock *from);
 bool openreg_clock_copy(openreg_clock *to, const openreg_clock *from);
 void openreg_clock_free(openreg_clock *clock);
 
-/* The line of a stream; made when it is asked for first. OPENREG_RACES_LINES: there are too many. */
+/* The line of a stream, made on first use. OPENREG_RACES_LINES: there are too many. */
 uint32_t openreg_clock_line(int32_t device, openreg_stream stream);
-/* What a line is. */
+/* The stream of a line. */
 void openreg_clock_stream_of(uint32_t line, int32_t *device, openreg_stream *stream);
 uint32_t openreg_clock_lines(void);
 
-/* The clock of a line, behind what the host knows now, as that of work that is queued now; and the time of such work. */
+/* The clock of work queued on the line now, with what the host knows merged in; and the time of such work. */
 openreg_clock *openreg_clock_queue(uint32_t line, uint64_t *now);
-/* The clock of a line as it is handed over to others: later work is at a later time. */
+/* The clock of a line to merge into others: later work gets a later time. */
 const openreg_clock *openreg_clock_release(uint32_t line);
-/* The host learns it. False: memory is short. */
+/* Merges it into the host's clock. False: memory is short. */
 bool openreg_clock_host_joins(const openreg_clock *clock);
 const openreg_clock *openreg_clock_host(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* words.c: what OPENREG_RACES says (words.h). */
+/* words.c: reads the value of OPENREG_RACES (words.h). */
 #include "races/words.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* recorder.c: a ring of the last calls, and writing it (recorder.h).
  *
- * A thread takes the next place by one atomic addition and fills it; the place's sequence number is 0 meanwhile. Who
- * reads copies a place and looks whether the number is still the same. Writing uses open(), write() and close() alone, so
- * that a signal handler may do it. */
+ * A thread takes the next entry by one atomic addition and fills it, during which the entry's sequence number is 0. A reader
+ * copies an entry and checks that the number is unchanged. Writing the file uses only open(), write() and close(), so that a
+ * signal handler may do it. */
 #define _GNU_SOURCE
 #include "recorder/recorder.h"
 
@@ -57,7 +57,8 @@ typedef struct ring {
 } ring;
 
 static _Atomic(ring *) current;
-static atomic_ullong last_number; /* of all rings: a call that begins in one and ends in another ends no other call */
+static atomic_ullong
+    last_number; /* for all rings, so that a call that ends after a change of rings ends no other call */
 static atomic_int alarms;
 
 static int32_t
@@ -101,7 +102,7 @@ openreg_recorder_begin(uint32_t kind, const char *call, const char *name, int32_
     const uint64_t number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     place *const to = &into->places[(number - 1) & into->mask];
     atomic_store_explicit(&to->number, 0, memory_order_relaxed);
-    /* Whoever sees one of these words sees that the number has gone, too. */
+    /* A reader that gets one of these words also gets the changed number. */
     for (size_t i = 0; i < WORDS; ++i)
         atomic_store_explicit(&to->words[i], what.words[i], memory_order_release);
     atomic_store_explicit(&to->number, number, memory_order_release);
@@ -269,7 +270,7 @@ number_of(uint64_t *streams, size_t *count, uint64_t stream)
     return i + 1;
 }
 
-/* What has no device is behind all devices. */
+/* Calls without a device come behind all devices. */
 static uint64_t
 process_of(int32_t device)
 {
@@ -324,7 +325,7 @@ put_device(writer *out, int32_t device)
     put(out, "\"}}");
 }
 
-/* What writing takes: too much for the stack of a signal handler. */
+/* The work space for writing: too large for the stack of a signal handler. */
 typedef struct workspace {
     writer out;
     record what;
@@ -334,7 +335,7 @@ typedef struct workspace {
     char path[PATH_SIZE];
 } workspace;
 
-/* The prefix and the number of the process, which in a child isn't the one that has started the recorder. */
+/* The prefix and the process id, which in a child isn't that of the process that has started the recorder. */
 static const char *
 own_path(const ring *from, char path[PATH_SIZE])
 {
@@ -348,8 +349,8 @@ own_path(const ring *from, char path[PATH_SIZE])
     return path;
 }
 
-/* A file to write to, or -1 and errno. Others can foresee the recorder's own name (`is_own`), so what is there is taken only
- * if it is an ordinary file of this user with no other name, as the system does for core dumps. */
+/* A file to write to, or -1 and errno. The recorder's own name (`is_own`) is predictable, so an existing file is used only if
+ * it is a regular file of this user with no other name, as the system does for core dumps. */
 static int
 open_to_write(const char *path, bool is_own)
 {
@@ -365,7 +366,7 @@ open_to_write(const char *path, bool is_own)
     return -1;
 }
 
-/* 0, or errno. For signal handlers, too. `to` NULL: the file that errors are written to, of this very process. */
+/* 0, or errno. Also for signal handlers. `to` NULL: this process's file for errors. */
 static int
 write_ring(const ring *from, const char *to, workspace *in)
 {
@@ -489,7 +490,7 @@ write_and_pass_on(int number, siginfo_t *info, void *context)
             before[i].sa_sigaction(number, info, context);
             return;
         }
-        /* The instruction is repeated, or the signal is raised again, with what was there before. */
+        /* The instruction is repeated, or the signal raised once more, with the previous handler. */
         (void)sigaction(number, &before[i], NULL);
         if (info->si_code <= 0)
             (void)raise(number);

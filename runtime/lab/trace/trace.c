@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* trace.c: spans and their delivery to the listener (trace.h, openreg/trace.h).
  *
- * A span whose work was queued holds two markers, and waits in a list until the driver has passed both. The driver only
- * measures the time between two of its events; so for each device one more is kept whose time on the host's clock is
- * known, the base.
+ * A span whose work was queued holds two markers, and waits in a list until both are complete. The driver only measures the
+ * time between two of its events; so each device has one more marker whose time on the host's clock is known, the base.
  *
  * Locks, outermost first: `control_lock`, `settling_lock`, `bases_lock`; `waiting_lock` is a leaf. The driver is called
- * with any of them but that one. */
+ * with any of them held except that one. */
 #define _GNU_SOURCE
 #include "trace/trace.h"
 
@@ -22,7 +21,7 @@
 #include "base/text.h"
 
 #define NAME_SIZE 128
-#define LOOK_EVERY 1024u /* waiting spans, after which a thread looks for those that have ended */
+#define LOOK_EVERY 1024u /* number of waiting spans at which a thread checks for complete ones */
 #define BASE_TRIES 5
 
 /* A device as its driver knows it, whose events are measured. */
@@ -35,7 +34,7 @@ typedef struct timed_device {
 typedef struct trace_base {
     timed_device device;
     openreg_driver_event marker;
-    uint64_t host_ns; /* when the marker was passed */
+    uint64_t host_ns; /* when the marker completed */
     struct trace_base *next;
 } trace_base;
 
@@ -56,12 +55,13 @@ static atomic_uint trace_number; /* of the trace that is on, or 0 */
 static openreg_lock control_lock = OPENREG_LOCK_INITIALIZER; /* held over start, flush and stop */
 static unsigned last_number;
 static openreg_tracer listener; /* written while trace_number and `tellers` are 0 */
-static atomic_uint tellers;     /* threads that call the listener, or are about to look whether there is one */
+static atomic_uint tellers;     /* threads that call the listener, or are about to check for one */
 
 static openreg_lock bases_lock = OPENREG_LOCK_INITIALIZER;
 static trace_base *bases;
 
-static openreg_lock settling_lock = OPENREG_LOCK_INITIALIZER; /* by who has taken spans out of the list */
+static openreg_lock settling_lock =
+    OPENREG_LOCK_INITIALIZER; /* held by the thread that has taken spans from the list */
 static openreg_lock waiting_lock = OPENREG_LOCK_INITIALIZER;
 static trace_span *waiting;
 static unsigned waiting_count;
@@ -72,7 +72,7 @@ static unsigned waiting_count;
 static int
 enter_listener(unsigned trace)
 {
-    /* Sequentially consistent with openreg_trace_stop(): either it sees this teller, or this sees the end. */
+    /* Sequentially consistent with openreg_trace_stop(): either that finds this teller, or this finds the end. */
     (void)atomic_fetch_add(&tellers, 1);
     if (trace != 0 && atomic_load(&trace_number) == trace)
         return 1;
@@ -118,7 +118,7 @@ record_marker(const timed_device *device, openreg_driver_event marker, openreg_d
     return device->table->event_record(device->instance, device->ordinal, handle, marker);
 }
 
-/* Notes a marker and the host's time when it was passed: of several tries the one that was seen the soonest. */
+/* Records a marker and the host's time when it completed: of several tries the one that was detected fastest. */
 static openreg_status
 measure_base(trace_base *base, openreg_driver_stream handle)
 {
@@ -146,12 +146,13 @@ measure_base(trace_base *base, openreg_driver_stream handle)
     return OPENREG_OK;
 }
 
-/* The base of a device, made if needed; NULL if that fails, or the trace is over: nobody would forget it. */
+/* The base of a device, made if needed; NULL if that fails, or the trace is over: nothing would free it. */
 static const trace_base *
 base_of(unsigned trace, const timed_device *device, openreg_driver_stream handle)
 {
     openreg_lock_acquire(&bases_lock);
-    const int is_over = atomic_load(&trace_number) != trace; /* openreg_trace_stop() forgets bases after it ends */
+    const int is_over = atomic_load(&trace_number) !=
+                        trace; /* openreg_trace_stop() frees bases after the trace has ended */
     trace_base *base = is_over ? NULL : bases;
     while (base != NULL && (base->device.instance != device->instance || base->device.ordinal != device->ordinal))
         base = base->next;
@@ -184,7 +185,7 @@ forget_bases(void)
 
 /* --------------------------------------------------------------------------------------------------------- spans */
 
-/* Without memory for it the record is lost, and nothing else. */
+/* If memory is short, only the record is lost. */
 static void
 begin_span(const openreg_span *told, void **kept)
 {
@@ -268,7 +269,7 @@ measure(const timed_device *device, openreg_driver_event from, openreg_driver_ev
     return device->table->event_elapsed(device->instance, device->ordinal, from, to, out);
 }
 
-/* Times of a span whose last marker has been passed. */
+/* Times of a span whose last marker is complete. */
 static openreg_status
 read_times(trace_span *span)
 {
@@ -279,7 +280,7 @@ read_times(trace_span *span)
     OPENREG_RETURN_NOT_OK(measure(&span->device, span->first, span->last, &taken));
     const uint64_t begin = span->base->host_ns + (uint64_t)(since_base > 0 ? since_base : 0);
     record->timing = OPENREG_TIMING_MEASURED;
-    /* The base is known to a few microseconds; work does not begin before it was asked for. */
+    /* The base is accurate to a few microseconds; but work never begins before its call. */
     record->device_begin = begin > record->host_begin ? begin : record->host_begin;
     record->device_end = record->device_begin + (uint64_t)(taken > 0 ? taken : 0);
     return OPENREG_OK;
@@ -307,7 +308,7 @@ take_waiting(void)
     return list;
 }
 
-/* 1 if it is time to look for spans that have ended. */
+/* 1 if it is time to check for complete spans. */
 static int
 put_waiting(trace_span *item)
 {
@@ -319,7 +320,7 @@ put_waiting(trace_span *item)
     return many;
 }
 
-/* Leaves it to whoever is at it: a flush waits for devices, and the call that looks must not. */
+/* If another thread holds the lock this is left to it: a flush waits for devices, but this call must not. */
 static void
 settle_ended(void)
 {
@@ -409,7 +410,7 @@ see_span(void *ctx, int32_t step, const openreg_span *told, void **kept)
     }
 }
 
-/* What refers to devices is delivered and forgotten before their drivers are closed. */
+/* Spans and bases of devices are delivered and freed before their drivers are closed. */
 static void
 see_table(void *ctx, int32_t is_published)
 {
@@ -446,7 +447,7 @@ openreg_lab_trace_start(const openreg_tracer *tracer)
     return is_free ? OPENREG_OK : openreg_error_set(OPENREG_E_BUSY, call, "a trace is active already; stop it first");
 }
 
-/* What is known to be in a trace; the control lock is held. */
+/* Delivers the waiting spans of the trace; the control lock is held. */
 static openreg_status
 flush(const char *call)
 {
@@ -476,9 +477,9 @@ stop(const char *call)
     (void)openreg_observe(&observer, 0);
     atomic_store(&trace_number, 0);
     while (atomic_load(&tellers) != 0)
-        (void)sched_yield(); /* a listener is running, which takes no time to speak of */
+        (void)sched_yield(); /* a listener is running, which is quick */
     const openreg_error_fields saved = openreg_error_save();
-    settle_all(); /* spans that ended meanwhile: nobody is told */
+    settle_all(); /* spans that have ended since are not reported */
     forget_bases();
     openreg_error_restore(&saved);
     return OPENREG_OK;
@@ -500,7 +501,7 @@ openreg_lab_trace_stop(void)
 static void
 after_fork_in_child(void)
 {
-    /* Threads that were telling are not in the child, and its markers are the parent's. */
+    /* The child has none of the threads that called the listener, and its markers are the parent's. */
     atomic_store_explicit(&trace_number, 0, memory_order_relaxed);
     atomic_store_explicit(&tellers, 0, memory_order_relaxed);
     waiting = NULL;

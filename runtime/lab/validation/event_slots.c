@@ -64,7 +64,7 @@ validated_event_record(openreg_instance v, int32_t dev, openreg_driver_stream st
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &entry, &state));
     openreg_status status = use_event(v, slot, dev, event, &recorded);
     if (status == OPENREG_OK) {
-        /* A record in a capture is a place in the graph: of the stream's work it says nothing. */
+        /* A record in a capture is a place in the graph: it does not concern the stream's work. */
         const unsigned long long capture = atomic_load(&state->capture);
         const unsigned long long functions = capture == 0 ? atomic_load(&state->functions) : 0;
         atomic_fetch_add(&recorded->records, 1);
@@ -82,7 +82,7 @@ validated_event_record(openreg_instance v, int32_t dev, openreg_driver_stream st
     return status;
 }
 
-/* After `slot` has said that the record which was the latest before is passed. */
+/* Called after `slot` has reported that the record which was the latest before is complete. */
 static void
 check_passed(openreg_instance v, const char *slot, openreg_rule rule, openreg_handle *entry, unsigned long long before,
              const openreg_stream_state *stream, unsigned long long functions)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* extension_slots.c: the tables that extension() gives, checked (validated.h). Those of openreg.ipc, openreg.vmm,
+/* extension_slots.c: the tables that extension() returns, checked (validated.h). Those of openreg.ipc, openreg.vmm,
  * openreg.schedule, openreg.kernels, openreg.comm (comm_slots.c) and openreg.graph (graph_slots.c) are replaced by tables of
- * the layer, which hand the driver its own instance. The runtime asks for no others; of one that it may ask for some day
- * the layer knows nothing and says that there is none. */
+ * the layer, which pass the driver its own instance. The runtime requests no others; for an unknown one the layer returns
+ * NULL. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -193,7 +193,7 @@ check_reservation(openreg_instance v, const char *slot, int32_t dev, void *ptr)
                : OPENREG_OK;
 }
 
-/* After the call: the books follow the driver, which must have refused what they can't follow. */
+/* After the call the books follow the driver, which must have refused calls that contradict them. */
 static void
 note_mapped(openreg_instance v, const char *slot, void *ptr, uint64_t offset, uint64_t size, int mapped)
 {
@@ -305,12 +305,12 @@ validated_run(openreg_instance v, const openreg_kernel_call *what)
     openreg_handle *entry = NULL;
     openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, what->name, what->dev, what->stream, &entry, &state));
-    /* The driver is told its own entry. */
+    /* The driver gets its own entry. */
     const uint64_t index = (uint64_t)((const char *)what->kernel - (const char *)v->kernels->list) /
                            v->kernels->kernel_size;
     union {
         openreg_kernel_call call;
-        unsigned char bytes[512]; /* also what a later version has behind it */
+        unsigned char bytes[512]; /* including functions that a later version appends */
     } copy;
     const uint32_t size = what->struct_size < sizeof copy ? what->struct_size : (uint32_t)sizeof copy;
     memcpy(&copy, what, size);
@@ -352,7 +352,7 @@ copy_kernels(const openreg_kernels *kernels)
     return copy;
 }
 
-/* What the runtime is given for the driver's list; its own list where the runtime would refuse it, with a reason. */
+/* The table for the runtime in place of the driver's; the driver's own if the runtime would refuse it, with a reason. */
 static const void *
 wrap_kernels(openreg_instance v, const openreg_kernels *kernels)
 {
@@ -385,7 +385,7 @@ is_fit(openreg_instance v, const openreg_extension *what, const void *table)
 static const void *
 wrap(openreg_instance v, const char *name, const void *table)
 {
-    /* A table that is not fit is the runtime's to refuse, with a reason. */
+    /* The runtime refuses an unfit table, with a reason. */
     if (strcmp(name, OPENREG_IPC_NAME) == 0) {
         if (!is_fit(v, &openreg_extension_ipc, table))
             return table;

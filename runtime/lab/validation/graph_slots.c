@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* graph_slots.c: captures and the functions of "openreg.graph" (openreg/graph.h), checked (validated.h).
  *
- * The books follow a capture by the calls that pass here: it has the stream on which it began, and those that wait for an
- * event of it. What the vendor's own functions do on a stream that stream_native() has given is not seen. */
+ * The books follow a capture by the calls of this layer: it has the stream on which it began, and those that wait for an
+ * event of it. Calls of the vendor's own functions on a stream of stream_native() are not observed. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -43,7 +43,7 @@ add_capture(openreg_instance v, openreg_capture_state *begun)
     openreg_lock_release(&v->lock);
 }
 
-/* Takes it out, and its streams; the lock is held. */
+/* Removes it and its streams; the lock is held. */
 static void
 remove_capture(openreg_instance v, openreg_capture_state *capture)
 {
@@ -59,8 +59,8 @@ remove_capture(openreg_instance v, openreg_capture_state *capture)
             atomic_store(&v->devices[i].stream.capture, 0);
 }
 
-/* Takes out the capture that end() of this thread must end, or, if `any`, that has begun on the stream; else NULL. *why: for
- * what end() must fail; NULL: nothing known. */
+/* Removes and returns the capture that end() of this thread must end or, with `any`, one that began on the stream; else NULL.
+ * *why: the reason for which end() must fail; NULL: none known. */
 static openreg_capture_state *
 take_capture(openreg_instance v, const openreg_stream_state *state, bool any, const char **why)
 {
@@ -94,7 +94,7 @@ openreg_validation_join(openreg_instance v, openreg_stream_state *state, const o
     openreg_lock_release(&v->lock);
 }
 
-/* What the driver says of a stream; OPENREG_CAPTURE_NONE where it says nothing. The thread's error stays. */
+/* The driver's status of a stream; OPENREG_CAPTURE_NONE if it fails. Keeps the thread's error. */
 static int32_t
 ask_status(openreg_instance v, int32_t dev, openreg_driver_stream stream)
 {
@@ -125,7 +125,7 @@ openreg_validation_judge_refusal(openreg_instance v, const char *slot, unsigned 
 
 /* -------------------------------------------------------------------------------------------------- memory in use */
 
-/* Whether the capture is under way, or one of its graphs there. The lock is held. */
+/* Whether the capture is active, or has live graphs. The lock is held. */
 static bool
 is_used(openreg_instance v, unsigned long long capture)
 {
@@ -139,7 +139,7 @@ is_used(openreg_instance v, unsigned long long capture)
     return false;
 }
 
-/* The lock is held. Where host memory is short the range is not watched. */
+/* The lock is held. If host memory is short the range is not checked. */
 static void
 add_range(openreg_instance v, unsigned long long capture, uintptr_t start)
 {
@@ -185,7 +185,7 @@ openreg_validation_range_goes(openreg_instance v, const char *slot, uintptr_t st
                                   (void *)start);
 }
 
-/* Forgets ranges of captures of which nothing is left. */
+/* Forgets ranges of captures that have ended and have no live graph. */
 static void
 forget_ranges(openreg_instance v)
 {
@@ -202,7 +202,7 @@ forget_ranges(openreg_instance v)
     openreg_lock_release(&v->lock);
 }
 
-/* A launch on a stream that is captured: what the graph uses is what that capture uses. */
+/* A launch on a captured stream: that capture uses the ranges of the graph. */
 static void
 capture_ranges_of(openreg_instance v, const openreg_handle *exec, const openreg_stream_state *state)
 {

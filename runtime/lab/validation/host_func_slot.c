@@ -22,10 +22,11 @@ typedef struct queued_function {
 
 #define BUCKETS 64u
 
-static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* of what follows, and of how many functions an instance runs */
+static openreg_lock lock =
+    OPENREG_LOCK_INITIALIZER; /* guards the variables below, and the number of functions that an instance runs */
 static queued_function *queued[BUCKETS];
 static uintptr_t last_number;
-/* The last instance of which a function was queued, for what ran too often: its own is forgotten. */
+/* The last instance that queued a function, to report one that ran too often, whose own instance is forgotten. */
 static openreg_instance last_instance;
 
 __attribute__((constructor)) static void
@@ -34,7 +35,7 @@ handle_forks(void)
     openreg_fork_hold(OPENREG_FORK_FUNCTIONS, &lock);
 }
 
-/* What this thread does: 1 it is inside a driver's host_func(), 2 it runs a host function. */
+/* This thread's state: 1 inside a driver's host_func(), 2 running a host function. */
 static _Thread_local int thread_is_calling, thread_is_running;
 
 int
@@ -76,8 +77,8 @@ take(uintptr_t number)
     return entry;
 }
 
-/* Likewise, to run it: until stop_running() the instance stays, also when its driver is closed meanwhile. Without an entry
- * *v is the instance that is to blame, or NULL. */
+/* The same, to run it: the instance stays until stop_running(), even if its driver is closed before. Without an entry *v is
+ * the instance to report, or NULL. */
 static queued_function *
 start_running(uintptr_t number, openreg_instance *v)
 {
@@ -134,7 +135,7 @@ validated_host_func(openreg_instance v, int32_t dev, openreg_driver_stream strea
     openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "host_func", dev, stream, &handle, &state));
     openreg_status status;
-    if (atomic_load(&state->capture) != 0) { /* each launch runs it: it is the graph's as it is */
+    if (atomic_load(&state->capture) != 0) { /* each launch runs it: it is passed to the graph unchanged */
         OPENREG_VALIDATED_CALL(status, v, host_func, (v->instance, dev, stream, function, argument));
         openreg_handle_release(v, handle);
         return status;
@@ -145,7 +146,7 @@ validated_host_func(openreg_instance v, int32_t dev, openreg_driver_stream strea
     } else {
         *entry = (queued_function){NULL, 0, function, argument, v, dev, state};
         add(entry);
-        const uintptr_t number = entry->number; /* the entry may be gone when host_func() returns */
+        const uintptr_t number = entry->number; /* the entry may be freed when host_func() returns */
         atomic_fetch_add(&state->queued, 1);
         thread_is_calling = 1;
         OPENREG_VALIDATED_CALL(status, v, host_func, (v->instance, dev, stream, run, (void *)number));

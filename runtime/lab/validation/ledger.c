@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* ledger.c: the books of the layer: which memory, streams and events are alive (validated.h). */
+/* ledger.c: the books of the layer: live memory, streams and events (validated.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -189,7 +189,7 @@ bucket(openreg_instance v, const void *key)
     return &v->handles[(mixed >> 40) % OPENREG_HANDLE_BUCKETS];
 }
 
-/* Where the pointer to the entry is, or to its end; with the lock held. */
+/* The link to the entry, or the end of the list; with the lock held. */
 static openreg_handle **
 find(openreg_instance v, openreg_made_by kind, const void *key)
 {

@@ -7,8 +7,8 @@
 
 #define LEAST_ALIGNMENT 16u /* malloc()'s */
 
-/* Enters what a function gave that has returned `status`, for which room was made. Memory that overlaps is refused: to use it would destroy other
- * memory. Without an address, or with one that is misaligned, the runtime refuses it. */
+/* Adds memory from a function that has returned `status`, for which room was made. Overlapping memory is refused: its use would
+ * destroy other memory. NULL and misaligned addresses are refused by the runtime. */
 static openreg_status
 enter(openreg_instance v, const char *slot, openreg_rule rule, openreg_status status, const openreg_ledger_range *made,
       uint64_t alignment)

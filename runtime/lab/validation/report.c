@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* report.c: what the layer says of a broken rule, and the rules that hold for every call (validated.h). */
+/* report.c: reports of broken rules, and the rules that hold for every call (validated.h). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* stream_slots.c: streams and what waits for them, checked (validated.h).
+/* stream_slots.c: streams and waits for them, checked (validated.h).
  *
- * What a wait must have ended is known of two things: a stream that was waited for and was given nothing since has no
- * work, and the host functions that it was given have returned. */
+ * Two effects of a wait can be checked: a stream without new work since has no work, and its host functions have returned. */
 #include <string.h>
 
 #include "base/error.h"
@@ -46,7 +45,7 @@ mark(openreg_stream_state *state)
     return marks;
 }
 
-/* After `slot` has said that the stream's work has ended. */
+/* Called after `slot` has reported that the stream's work has ended. */
 static void
 check_ended(openreg_instance v, const char *slot, openreg_rule rule, int32_t dev, openreg_stream_state *state,
             wait_marks before)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* validated.h: what the files of the layer share: the instance, its books, and the beginning and end of a call. Internal.
+/* validated.h: shared by the files of the layer: the instance, its books, and the beginning and end of a call. Internal.
  *
- * The books hold one lock, for lookups alone: never while the driver runs. A call that uses a handle holds a reference to
- * its entry. What is freed or destroyed leaves the books before the driver is called, as the driver may give the same
- * address to another thread before the call returns. */
+ * The books have one lock, held only for lookups, never while the driver runs. A call that uses a handle holds a reference
+ * to its entry. Freed or destroyed objects leave the books before the driver is called, as the driver may return the same
+ * address to another thread before the call ends. */
 #ifndef OPENREG_SRC_VALIDATED_H
 #define OPENREG_SRC_VALIDATED_H
 
@@ -22,7 +22,7 @@
 #include "base/lock.h"
 #include "validation/rules.h"
 
-/* Of which function a range or a handle comes. */
+/* The function that made a range or a handle. */
 typedef enum openreg_made_by {
     OPENREG_MADE_BY_MEM_ALLOC,
     OPENREG_MADE_BY_HOST_ALLOC,
@@ -51,10 +51,10 @@ typedef struct openreg_ledger_range {
 typedef struct openreg_stream_state {
     struct openreg_stream_state *next; /* all of an instance */
     atomic_ullong queued;              /* calls that have queued work */
-    atomic_ullong drained;             /* so many were queued when a wait began that has ended */
+    atomic_ullong drained;             /* `queued` at the begin of a wait that has ended */
     atomic_ullong functions;           /* calls of host_func() that have returned */
     atomic_ullong functions_ended;
-    atomic_int is_shared;  /* 1 once the vendor's stream was asked for: others may queue work */
+    atomic_int is_shared;  /* 1 once stream_native() was called: others may queue work */
     atomic_ullong capture; /* number of the capture that it is part of; 0: none */
 } openreg_stream_state;
 
@@ -97,7 +97,7 @@ typedef struct openreg_device_state {
     openreg_device_info info;
     openreg_stream_state stream; /* the default one */
     atomic_ullong functions, functions_ended;
-    atomic_ullong granularity; /* of vmm.h; 0: not asked yet */
+    atomic_ullong granularity; /* of vmm.h; 0: not known yet */
     atomic_int has_failed;     /* 1 once a call has: after an asynchronous error functions need not run */
 } openreg_device_state;
 
@@ -121,13 +121,13 @@ struct openreg_instance_s {
     atomic_uchar reported[OPENREG_RULE_COUNT];
     int functions_running; /* by host_func_slot.c, under its lock, as is is_closed */
     bool is_closed;
-    /* The driver's extension tables, once they were asked for, and the layer's list of kernels. */
+    /* The driver's extension tables, once requested, and the layer's list of kernels. */
     _Atomic(const openreg_ipc *) inner_ipc;
     _Atomic(const openreg_vmm *) inner_vmm;
     _Atomic(const openreg_schedule *) inner_schedule;
     _Atomic(const openreg_comm *) inner_comm;
     _Atomic(const openreg_graph_table *) inner_graph;
-    openreg_graph_table graph; /* what the runtime is given for it: without the functions that the driver's lacks */
+    openreg_graph_table graph; /* the runtime's table in its place, without functions that the driver's lacks */
     const openreg_kernels *inner_kernels;
     openreg_kernels *kernels;
 };
@@ -137,7 +137,7 @@ struct openreg_instance_s {
 /* Logs that `slot` has broken a rule, once for the rule and instance. Any thread. */
 void openreg_validation_report(openreg_instance, openreg_rule, const char *slot, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* Likewise, and makes it the error of the call: returns `code`. */
+/* The same, and sets it as the error of the call: returns `code`. */
 openreg_status openreg_validation_refuse(openreg_instance, openreg_rule, openreg_status code, const char *slot,
                                          const char *format, ...) __attribute__((format(printf, 5, 6)));
 
@@ -151,9 +151,9 @@ typedef struct openreg_call_span {
     uint32_t errors;
 } openreg_call_span;
 
-/* Before the driver is called; says so if this thread runs a host function. */
+/* Called before the driver; reports if this thread runs a host function. */
 openreg_call_span openreg_validation_begin(openreg_instance, const char *slot);
-/* After it: the rules on errors. `refuses` is 1 where OPENREG_E_UNSUPPORTED and OPENREG_E_NOMEM need no text: kernels. */
+/* Called after it: checks the rules on errors. `refuses`: OPENREG_E_UNSUPPORTED and OPENREG_E_NOMEM need no text (kernels). */
 void openreg_validation_end(openreg_instance, const char *slot, openreg_call_span, openreg_status status, int refuses);
 /* If `status` is a failure, the slot must have left its out-parameter of `size` bytes as `before` was. */
 void openreg_validation_untouched(openreg_instance, const char *slot, openreg_status status, const void *now,
@@ -176,40 +176,40 @@ openreg_status openreg_ledger_make_room(openreg_instance);
 void openreg_ledger_give_up_room(openreg_instance);
 /* Adds a range, with room made. 0: it overlaps a live one, which is copied to *other; nothing was added. */
 int openreg_ledger_add(openreg_instance, const openreg_ledger_range *range, openreg_ledger_range *other);
-/* Takes out the range that begins at `ptr`, and makes room to put it back. 0: there is none of that kind and device. */
+/* Removes the range that begins at `ptr`, and makes room to restore it. 0: there is none of that kind and device. */
 int openreg_ledger_remove(openreg_instance, openreg_made_by kind, int32_t dev, const void *ptr,
                           openreg_ledger_range *out);
-/* After the driver's function that frees it: puts it back if that has failed; returns `status`. */
+/* Called after the driver's function that frees it: restores it if that has failed; returns `status`. */
 openreg_status openreg_ledger_end_remove(openreg_instance, openreg_status status, const openreg_ledger_range *range);
 /* The range that holds the address, or memory_open()'s that is the nearest below: its size is not known. 0: none. */
 int openreg_ledger_find(openreg_instance, const void *ptr, openreg_ledger_range *out);
 /* Whether every byte is memory, in one range of the books. */
 int openreg_ledger_holds(openreg_instance, const void *ptr, uint64_t size);
-/* The pieces of the reservation at `ptr` become memory, or none. 0: it lacks such pieces, or not all of them were otherwise
- * before; then nothing has changed. */
+/* Marks pieces of the reservation at `ptr` as mapped, or unmapped. 0: it lacks such pieces, or some had that state already;
+ * nothing has changed then. */
 int openreg_ledger_set_mapped(openreg_instance, const void *ptr, uint64_t offset, uint64_t size, int mapped);
-/* Changes one number of the range that begins at `start`, if it is there. */
+/* Changes one number of the range that begins at `start`, if it exists. */
 void openreg_ledger_set_distance(openreg_instance, uintptr_t start, uintptr_t distance);
 
 /* An entry that is in no book yet, with one reference; NULL and an error text if host memory is short. */
 openreg_handle *openreg_handle_make(openreg_instance, openreg_made_by kind, int32_t dev);
-/* After `slot` has returned `status` and the handle `made`: with OPENREG_OK the entry goes into the books, else it is freed.
- * Refuses by `rule` what is NULL, the entry itself (as it was before the call), or alive already. */
+/* Called after `slot` has returned `status` and the handle `made`: with OPENREG_OK the entry is added to the books, else freed.
+ * Refuses by `rule` a handle that is NULL, the entry itself (not written), or live already. */
 openreg_status openreg_handle_made(openreg_instance, const char *slot, openreg_rule rule, openreg_status status,
                                    const void *made, openreg_handle *entry);
 /* *out: the entry with one more reference; NULL and OPENREG_E_INVALID with a report: no such handle is alive. */
 openreg_status openreg_handle_use(openreg_instance, const char *slot, openreg_made_by kind, const void *key,
                                   openreg_handle **out);
-/* Around the driver's function that destroys a handle. Takes the entry out of the books, whose reference becomes the
- * caller's, and reports calls that use it; NULL has none. Then gives it back, or puts it back if the function has failed;
- * returns `status`. */
+/* Called around the driver's function that destroys a handle. The first removes the entry from the books, whose reference
+ * passes to the caller, and reports calls that use it; NULL has none. The second drops the reference, or restores the entry
+ * if the function has failed; returns `status`. */
 openreg_status openreg_handle_begin_destroy(openreg_instance, const char *slot, openreg_made_by kind, const void *key,
                                             openreg_handle **out);
 openreg_status openreg_handle_end_destroy(openreg_instance, openreg_status status, const void *key,
                                           openreg_handle *entry);
-/* Gives a reference back; NULL is accepted. */
+/* Drops a reference; NULL is accepted. */
 void openreg_handle_release(openreg_instance, openreg_handle *entry);
-/* Reports what is alive, at close(). */
+/* Reports live objects, at close(). */
 void openreg_ledger_report_live(openreg_instance);
 void openreg_ledger_free(openreg_instance);
 
@@ -227,16 +227,16 @@ void openreg_validation_wrap_events(openreg_driver *table);
 void openreg_validation_wrap_host_func(openreg_driver *table);
 void openreg_validation_wrap_extensions(openreg_driver *table);
 
-/* What the runtime is given for the driver's table of openreg.comm: comm_slots.c. */
+/* The runtime's table in place of the driver's openreg.comm: comm_slots.c. */
 extern const openreg_comm openreg_validated_comm;
 
-/* What the runtime is given for the driver's table of openreg.graph, and captures: graph_slots.c. */
+/* The runtime's table in place of the driver's openreg.graph, and captures: graph_slots.c. */
 const openreg_graph_table *openreg_validation_graph(openreg_instance, const openreg_graph_table *inner);
 /* Work of a stream uses the address, which must stay if the stream is captured. */
 void openreg_validation_capture_range(openreg_instance, const openreg_stream_state *state, const void *ptr);
-/* The range at `start` goes: reports if a capture or graph uses it. */
+/* The range at `start` is being freed: reports if a capture or graph uses it. */
 void openreg_validation_range_goes(openreg_instance, const char *slot, uintptr_t start);
-/* A stream has waited for an event: it joins the capture that that was recorded in, if that is under way. */
+/* A stream has waited for an event: it joins the capture in which the event was recorded, if that is active. */
 void openreg_validation_join(openreg_instance, openreg_stream_state *state, const openreg_handle *event);
 /* `slot` has returned `status`, of a stream or event of a capture; 0: of none. */
 void openreg_validation_judge_refusal(openreg_instance, const char *slot, unsigned long long capture,
@@ -245,9 +245,9 @@ void openreg_validation_judge_refusal(openreg_instance, const char *slot, unsign
 void openreg_validation_report_captures(openreg_instance);
 void openreg_validation_free_captures(openreg_instance);
 
-/* A range of device memory must be inside one allocation; `what` names it in the report. What begins in none is reported and
- * goes on: it may be memory of another library that shares the device. What begins in one and ends beyond it would destroy
- * other memory, and is refused. */
+/* A range of device memory must be inside one allocation; `what` names it in the report. If it begins in none the call goes on
+ * after the report: it may be memory of another library that shares the device. If it ends beyond its allocation it would
+ * destroy other memory, and is refused. */
 openreg_status openreg_validation_range(openreg_instance, const char *slot, const void *ptr, int32_t dev, uint64_t size,
                                         const char *what);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* validation.c: puts the layer in place, and checks what concerns a driver and its devices as a whole (validation.h). */
+/* validation.c: installs the layer, and checks the slots of a driver and its devices as a whole (validation.h). */
 #define _GNU_SOURCE
 #include "validation/validation.h"
 
