@@ -7,11 +7,10 @@
  * so that fragmentation does not use up the addresses before the memory.
  *
  * Memory of another process is a piece of that process's file, mapped over unused addresses of the device, twice like
- * its own: so everything else works on it as on the device's own memory.
+ * its own, so that it works like the device's own memory.
  *
- * Locks, outermost first: event lock, the schedule's lock, stream lock. The device list lock, the device memory lock and the pinned table's
- * lock are leaves.
- * No lock is held while a thread waits for a stream's worker. */
+ * Locks, outermost first: event lock, the schedule's lock, stream lock. The device list lock, the device memory lock and the
+ * pinned table's lock are leaves. No lock is held while a thread waits for a stream's worker. */
 #ifndef OPENREG_DRIVERS_SIM_SIM_H
 #define OPENREG_DRIVERS_SIM_SIM_H
 
@@ -40,7 +39,7 @@ typedef struct openreg_sim_piece {
     uint64_t offset, size;
     bool used, is_foreign; /* is_foreign: shows memory of another process */
     uint64_t memory;       /* bytes that count as used */
-    bool *mapped;          /* of a reservation (openreg/vmm.h): which of its large pages are memory; else NULL */
+    bool *mapped;          /* of a reservation (openreg/vmm.h): which of its large pages are mapped; else NULL */
     openreg_sim_node by_offset;
     openreg_sim_node by_size, by_aligned_size; /* while it is free; the latter: its bytes from a large page on */
     struct openreg_sim_piece *next_spare;
@@ -94,7 +93,7 @@ typedef enum openreg_sim_order {
 /* Time of a record of a timed event, shared by the event and the queued task. */
 typedef struct openreg_sim_record {
     atomic_int references;
-    atomic_uint_least64_t nanoseconds; /* CLOCK_MONOTONIC, 0 until passed */
+    atomic_uint_least64_t nanoseconds; /* CLOCK_MONOTONIC, 0 until complete */
 } openreg_sim_record;
 
 typedef enum openreg_sim_task_kind {
@@ -103,7 +102,7 @@ typedef enum openreg_sim_task_kind {
     OPENREG_SIM_RECORD,
     OPENREG_SIM_WAIT,
     OPENREG_SIM_HOST_FUNC,
-    OPENREG_SIM_POISON /* with a seed: runs with what was before it, and counts as nothing */
+    OPENREG_SIM_POISON /* with a seed: runs along with the task before it, and is not counted */
 } openreg_sim_task_kind;
 
 typedef struct openreg_sim_task {
@@ -117,7 +116,7 @@ typedef struct openreg_sim_task {
     void (*function)(void *);      /* HOST_FUNC: called with `target` */
 } openreg_sim_task;
 
-/* A stream's queue is a list of these, so giving it a task costs the same however long it is. */
+/* A stream's queue is a list of these, so the cost of adding a task is independent of its length. */
 #define OPENREG_SIM_CHUNK_TASKS 64
 
 typedef struct openreg_sim_chunk {
@@ -126,7 +125,7 @@ typedef struct openreg_sim_chunk {
 } openreg_sim_chunk;
 
 /* A stream is also a timeline: task number n has ended when completed >= n. Events refer to a position on it, so the
- * structure outlives stream_destroy() until the last reference goes. */
+ * structure outlives stream_destroy() until the last reference is dropped. */
 struct openreg_driver_stream_s {
     openreg_sim_device *device;
     openreg_driver_stream previous, next; /* in the device's list */
@@ -144,7 +143,7 @@ struct openreg_driver_stream_s {
     size_t task_count;               /* in the queue */
     unsigned waiters;                /* threads waiting on `progress` */
     bool has_worker, worker_idle, stopping;
-    bool inline_busy; /* a calling thread runs the oldest task itself; the worker keeps off */
+    bool inline_busy; /* a calling thread runs the oldest task itself; the worker waits */
     pthread_t worker;
 
     /* With a seed: there is no worker, and the schedule's lock guards the queue and these. */
@@ -173,7 +172,7 @@ void openreg_sim_memory_destroy(openreg_sim_device *device);
 
 openreg_status openreg_sim_mem_alloc(openreg_instance, int32_t dev, const openreg_alloc_info *info, void **out);
 openreg_status openreg_sim_mem_free(openreg_instance, int32_t dev, void *ptr);
-/* The size and the offset in the file of what mem_alloc() returned. False if `ptr` is no such address. */
+/* The size and the offset in the file of memory from mem_alloc(). False if `ptr` is no such address. */
 bool openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *offset, uint64_t *size);
 /* Maps `size` bytes of another process's file at unused addresses; they do not count as used memory. Offset and size
  * are whole pages of that file, and not none. */
@@ -212,7 +211,7 @@ openreg_status openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim
 bool openreg_sim_stream_passed(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_device_await(openreg_sim_device *device);
-/* For sim_schedule.c: appends a task (E_NOMEM), takes the first out, and does what a copy or a fill says. */
+/* For sim_schedule.c: appends a task (E_NOMEM), removes the first, and runs a copy or a fill. */
 openreg_status openreg_sim_stream_push(openreg_driver_stream stream, const openreg_sim_task *task);
 openreg_sim_task openreg_sim_stream_pop(openreg_driver_stream stream);
 void openreg_sim_stream_run(const openreg_sim_task *task);

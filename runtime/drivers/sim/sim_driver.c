@@ -13,7 +13,7 @@
 typedef struct sim_settings {
     int32_t devices;
     uint64_t memory;                    /* bytes a device */
-    char label[OPENREG_SIM_LABEL_SIZE]; /* upper case: of whom this is a mock, or "SIM" */
+    char label[OPENREG_SIM_LABEL_SIZE]; /* upper case: name of the mocked driver, or "SIM" */
     openreg_sim_plan plan;
 } sim_settings;
 
@@ -170,7 +170,7 @@ create_device(openreg_instance instance, int32_t ordinal, uint64_t capacity)
 static openreg_status
 sim_close(openreg_instance instance)
 {
-    /* All workers end before any memory goes: a peer copy may still name another device's. */
+    /* All workers end before any memory is freed: a peer copy may still use that of another device. */
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
     for (int32_t i = 0; i < instance->device_count; i++)
@@ -225,7 +225,7 @@ sim_device_count(openreg_instance instance, int32_t *out)
     return OPENREG_OK;
 }
 
-/* Of a mock, the name and the UUID say so. */
+/* A mock shows in the name and the UUID. */
 static void
 fill_info(const char *label, int32_t dev, uint64_t capacity, openreg_device_info *inout)
 {

@@ -85,7 +85,7 @@ openreg_sim_event_record(openreg_instance instance, int32_t dev, openreg_driver_
     return status;
 }
 
-/* The latest record: its timeline with a reference for the caller, or NULL if it was passed or there is none. */
+/* The latest record: its timeline with a reference for the caller, or NULL if it is complete or there is none. */
 static openreg_driver_stream
 pending_timeline(openreg_driver_event event, uint64_t *position)
 {
@@ -148,7 +148,7 @@ openreg_sim_stream_wait(openreg_instance instance, int32_t dev, openreg_driver_s
     return status;
 }
 
-/* The time of the latest record. False unless the event is timed, recorded and passed. */
+/* The time of the latest record. False unless the event is timed, recorded and complete. */
 static bool
 passed_time(openreg_driver_event event, uint64_t *nanoseconds)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* sim_host.c: pinned host memory of the simulated devices, and whose memory an address is. */
+/* sim_host.c: pinned host memory of the simulated devices, and the owner of an address. */
 #define _GNU_SOURCE
 #include "sim_schedule.h"
 

@@ -12,8 +12,8 @@
 
 #define MEMORY_HANDLE UINT32_C(0x53494d4d)
 
-/* The contents of an openreg_ipc_handle. Numbers of processes and files are used again, those of the file's
- * device and inode are not while a file is open. */
+/* The contents of an openreg_ipc_handle. Ids of processes and files are reused; device and inode numbers of a file are not
+ * while it is open. */
 typedef struct sim_handle {
     uint32_t kind;
     int32_t process, file;
@@ -44,8 +44,8 @@ is_file_of(const sim_handle *handle, int file, struct stat *status)
            (uint64_t)status->st_ino == handle->file_inode;
 }
 
-/* The file that the handle names, or -1 and errno; ESTALE: it is another one. Nothing is opened for writing but a file
- * in memory of this user that nobody can make shorter. */
+/* The handle's file, or -1 and errno; ESTALE: it is another file. Only a file in memory that belongs to this user and can't
+ * be shortened is opened for writing. */
 static int
 open_sealed(const sim_handle *handle, struct stat *status)
 {

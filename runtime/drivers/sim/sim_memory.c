@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* sim_memory.c: memory of a simulated device: the file, its two mappings, and the pieces handed out. */
+/* sim_memory.c: memory of a simulated device: the file, its two mappings, and its pieces. */
 #define _GNU_SOURCE
 #include "sim_schedule.h"
 
@@ -29,7 +29,7 @@ round_up(uint64_t value, uint64_t step)
 
 /* ---------------------------------------------------------------------------------------------------------- pieces */
 
-#define SPARES 2 /* what cutting a piece out of the middle of another takes */
+#define SPARES 2 /* needed to cut a piece out of the middle of another */
 
 static openreg_sim_piece *
 take_spare(openreg_sim_device *device)
@@ -40,7 +40,7 @@ take_spare(openreg_sim_device *device)
     return piece;
 }
 
-/* Makes sure that there are so many spares that cut_piece() needs no memory. */
+/* Makes sure that there are enough spares for cut_piece(), which then needs no memory. */
 static bool
 reserve_spares(openreg_sim_device *device)
 {
@@ -65,7 +65,7 @@ aligned_size(const openreg_sim_piece *piece)
     return piece->size > skipped ? piece->size - skipped : 0;
 }
 
-/* Enters a piece, whose `offset` and `size` are set, as a free one. */
+/* Adds a piece, whose `offset` and `size` are set, as a free one. */
 static void
 insert_free(openreg_sim_device *device, openreg_sim_piece *piece)
 {
@@ -86,7 +86,7 @@ remove_free(openreg_sim_device *device, openreg_sim_piece *piece)
     openreg_sim_tree_remove(&device->free_by_aligned_size, &piece->by_aligned_size);
 }
 
-/* The smallest free piece that holds `size` bytes, which from a large page on start at one; NULL if none does. Sizes and
+/* The smallest free piece that holds `size` bytes (sizes of a large page or more start at one); NULL if none does. Sizes and
  * offsets are multiples of the page. */
 static openreg_sim_piece *
 find_free_piece(const openreg_sim_device *device, uint64_t size, uint64_t *start)
@@ -115,7 +115,7 @@ insert_free_range(openreg_sim_device *device, uint64_t offset, uint64_t size)
     insert_free(device, piece);
 }
 
-/* Cuts [start, start + size) out of a free piece and returns it, which is used now. Spares have been reserved. */
+/* Cuts [start, start + size) out of a free piece and returns it as a used one. Spares have been reserved. */
 static openreg_sim_piece *
 cut_piece(openreg_sim_device *device, openreg_sim_piece *piece, uint64_t start, uint64_t size)
 {
@@ -238,7 +238,7 @@ openreg_sim_memory_create(openreg_sim_device *device)
                             "sets the bytes of a device",
                             (unsigned long long)once, device->ordinal, strerror(error));
 
-    /* Who shortens it would end this process by SIGBUS. */
+    /* A process that shortened the file would end this one by SIGBUS. */
     if (fchmod(device->file, 0600) != 0 || fcntl(device->file, F_ADD_SEALS, OPENREG_SIM_SEALS) != 0)
         return openreg_fail(host, OPENREG_E_INCOMPATIBLE, errno, "the memory of device %d can't be sealed: %s",
                             device->ordinal, strerror(errno));
@@ -319,7 +319,7 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr)
     /* Peer copies that use this memory may be queued on any device. */
     for (int32_t i = 0; i < instance->device_count; i++)
         openreg_sim_device_await(&instance->devices[i]);
-    /* Gives the pages back. If the kernel refuses, the piece stays usable all the same. */
+    /* Frees the pages. If the kernel refuses, the piece stays usable all the same. */
     (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
 
     (void)pthread_mutex_lock(&device->memory_lock);
@@ -405,8 +405,8 @@ openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr)
     return OPENREG_OK;
 }
 
-/* Addresses for growing segments come out of those that the device has beyond its capacity, so that they never keep
- * mem_alloc() from using the memory. */
+/* Addresses for growing segments are taken from those beyond the device's capacity, so that they never keep mem_alloc()
+ * from using the memory. */
 openreg_status
 openreg_sim_reserve(openreg_instance instance, int32_t dev, uint64_t size, void **out)
 {

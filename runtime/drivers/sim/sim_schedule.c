@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_schedule.c: runs the simulated devices' work in an order that a seed chooses (sim_schedule.h).
  *
- * One lock for all of it, outside the streams' locks and the lists'. It is released while a function of the host runs, so
- * that other threads can give work meanwhile; that stream is `busy` then and nobody runs its tasks. */
+ * One lock for all of it, outside the streams' locks and the lists'. It is released while a host function runs, so that
+ * other threads can queue work; the function's stream is then `busy`, and none of its tasks run. */
 #define _GNU_SOURCE
 #include "sim_schedule.h"
 
@@ -45,7 +45,7 @@ draw(openreg_sim_schedule *schedule)
     return z ^ (z >> 31);
 }
 
-/* True n times of 2^32. */
+/* True with probability n / 2^32. */
 static bool
 happens(openreg_sim_schedule *schedule, uint64_t n)
 {
@@ -200,8 +200,7 @@ note(openreg_sim_schedule *schedule, const char *what, uint64_t number, openreg_
 
 /* -------------------------------------------------------------------------------------------------- freed memory */
 
-/* Overwrites what was freed behind the task that has just ended. So no queue ever begins with such a task. The lock is
- * held. */
+/* Runs the poison tasks behind the task that has just ended, so no queue ever begins with one. The lock is held. */
 static void
 poison_behind(openreg_driver_stream stream)
 {
@@ -290,8 +289,8 @@ start_helper(openreg_sim_schedule *schedule, const openreg_sim_device *device)
     return OPENREG_OK;
 }
 
-/* Has the function run and waits for it; the lock is released meanwhile. One function at a time: another thread's may be
- * first. */
+/* Lets the thread run the function and waits for it, with the lock released. One function at a time: another thread's may
+ * be first. */
 static void
 call_function(openreg_sim_schedule *schedule, openreg_driver_stream stream)
 {
@@ -318,7 +317,7 @@ first_task(openreg_driver_stream stream)
     return &stream->first->tasks[stream->head];
 }
 
-/* Whether the stream's first task can be run, by who must not wait for functions if `no_functions`. */
+/* Whether the stream's first task can be run; `no_functions`: by a caller that must not wait for host functions. */
 static bool
 is_ready(openreg_driver_stream stream, bool no_functions)
 {
@@ -330,7 +329,7 @@ is_ready(openreg_driver_stream stream, bool no_functions)
     return task->kind != OPENREG_SIM_HOST_FUNC || !no_functions;
 }
 
-/* The stream whose first task is to be run so that `stream` comes on: itself, or one that it waits for. A busy one: its
+/* The stream whose first task must run so that `stream` makes progress: itself, or one that it waits for. A busy one: its
  * function is running. */
 static openreg_driver_stream
 needed_by(openreg_driver_stream stream)
@@ -340,7 +339,7 @@ needed_by(openreg_driver_stream stream)
     return stream;
 }
 
-/* Takes the stream's priority away at the steps that the seed has chosen. */
+/* Lowers the stream's priority at the steps that the seed has chosen. */
 static void
 change_priority(openreg_sim_schedule *schedule, openreg_driver_stream stream)
 {
@@ -410,7 +409,7 @@ may_put_off(const openreg_sim_schedule *schedule)
     return schedule->switches < 0 || schedule->put_off < (uint64_t)schedule->switches;
 }
 
-/* Runs what the stream needs to pass the position, as far as that is possible without functions of the host. */
+/* Runs the tasks that the stream needs to reach the position, as far as possible without host functions. */
 static void
 run_up_to(openreg_sim_schedule *schedule, openreg_driver_stream stream, uint64_t position)
 {
@@ -422,7 +421,7 @@ run_up_to(openreg_sim_schedule *schedule, openreg_driver_stream stream, uint64_t
     }
 }
 
-/* Whether the task that has just been given is put off. */
+/* Whether the task that has just been queued is deferred. */
 static bool
 puts_off(openreg_sim_schedule *schedule, openreg_driver_stream stream)
 {
@@ -436,7 +435,7 @@ puts_off(openreg_sim_schedule *schedule, openreg_driver_stream stream)
     }
 }
 
-/* At calls: with `random`, some of what is ready; with `pct`, what is more urgent than the host. */
+/* At calls: with `random`, runs some ready tasks; with `pct`, those more urgent than the host. */
 static void
 run_some(openreg_instance instance)
 {
@@ -461,7 +460,7 @@ openreg_sim_schedule_add(openreg_driver_stream stream)
         return;
     (void)pthread_mutex_lock(&schedule->lock);
     stream->number = schedule->streams++;
-    stream->drawn_priority = draw(schedule) | UINT64_C(1) << 33; /* above every one that was taken away */
+    stream->drawn_priority = draw(schedule) | UINT64_C(1) << 33; /* above every lowered one */
     (void)pthread_mutex_unlock(&schedule->lock);
 }
 

@@ -43,7 +43,7 @@ void openreg_sim_schedule_destroy(openreg_instance instance);
 void openreg_sim_schedule_add(openreg_driver_stream stream);
 /* Appends a task that `push` has made room for: what openreg_sim_stream_submit() does with a seed. */
 openreg_status openreg_sim_schedule_submit(openreg_driver_stream stream, const openreg_sim_task *task);
-/* Runs tasks until the stream has passed the position. */
+/* Runs tasks until the stream has reached the position. */
 void openreg_sim_schedule_await(openreg_driver_stream stream, uint64_t position);
 /* A call looks at a stream: time goes on, and something that is ready may run, so that who asks again and again sees the
  * end. */
