@@ -247,7 +247,7 @@ judge_device(const openreg_captured_call *call, openreg_status *status)
             continue;
         is_refused = 1;
         *status = fail(c, OPENREG_E_CAPTURE, call->call,
-                       is_free ? "memory can't be given back to the driver while a stream of the device is captured"
+                       is_free ? "memory can't be released to the driver while a stream of the device is captured"
                                : "a device can't be waited for while a stream of it is captured");
     }
     return is_refused;
@@ -264,7 +264,7 @@ judge_locked(const openreg_captured_call *call, bool pageable, openreg_status *s
     if (call->kind == OPENREG_CAPTURED_EVENT) {
         if ((from = capture_of_event(call->event, &event)) == NULL)
             return 0;
-        *status = fail(from, OPENREG_E_CAPTURE, call->call, "an event that was recorded in a capture can't be asked");
+        *status = fail(from, OPENREG_E_CAPTURE, call->call, "an event that was recorded in a capture can't be queried");
         return 1;
     }
     capture *const c = capture_of(call->device, call->stream, &on);
@@ -280,7 +280,7 @@ judge_locked(const openreg_captured_call *call, bool pageable, openreg_status *s
     if (c->failure != OPENREG_OK)
         *status = refuse_invalid(c, call->call);
     else if (call->kind == OPENREG_CAPTURED_STREAM)
-        *status = fail(c, OPENREG_E_CAPTURE, call->call, "a captured stream can't be waited for or asked");
+        *status = fail(c, OPENREG_E_CAPTURE, call->call, "a captured stream can't be waited for or queried");
     else if (call->kind == OPENREG_CAPTURED_RECORD)
         *status = record_event(c, on, call);
     else

@@ -85,7 +85,7 @@ open_mapping(const char *call, openreg_device *device, const openreg_handle_fiel
     OPENREG_RETURN_NOT_OK(openreg_sharing_extension(call, device->driver, &ipc));
     OPENREG_RETURN_NOT_OK(openreg_sharing_handle_size(call, device, ipc, &size));
     if (size != handle->allocation_bytes)
-        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory of driver \"%s\"",
+        return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle for driver \"%s\"",
                                  device->driver->name);
     mapping *made = calloc(1, sizeof *made);
     if (made == NULL)
@@ -173,11 +173,11 @@ openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int
     if (given == NULL || out == NULL || device == NULL || ptr == NULL)
         return openreg_error_set(OPENREG_E_INVALID, call, "a pointer is NULL");
     if (!openreg_sized_is_valid(given, OPENREG_MEMORY_HANDLE_SIZE_1))
-        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
+        return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
     openreg_handle_fields own;
     openreg_sized_read(&own, sizeof own, given);
     if (own.version != OPENREG_HANDLE_VERSION)
-        return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory (version %u, not %u)",
+        return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle (version %u, not %u)",
                                  (unsigned)own.version, OPENREG_HANDLE_VERSION);
     const openreg_handle_fields *const handle = &own;
     struct openreg_import_s *import = calloc(1, sizeof *import);

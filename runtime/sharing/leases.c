@@ -224,7 +224,7 @@ grant_locked(const char *call, openreg_handle_fields *handle)
 {
     OPENREG_RETURN_NOT_OK(make_own_file(call));
     if (own.free_count == 0 && own.used_slots == SLOTS)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "%u handles of shared memory are held already", SLOTS);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "too many handles of shared memory (limit %u)", SLOTS);
     const uint32_t slot = own.free_count > 0 ? own.free_slots[--own.free_count] : own.used_slots++;
     atomic_uint_least64_t *word = &own.file.slots[slot].word;
     const uint64_t use = (atomic_load_explicit(word, memory_order_relaxed) >> 32) + 1;
@@ -420,7 +420,7 @@ let_file_go(openreg_lease_file *file)
 static openreg_status
 reject_forged(const char *call)
 {
-    return openreg_error_set(OPENREG_E_INVALID, call, "this is not a handle of memory");
+    return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
 }
 
 openreg_status

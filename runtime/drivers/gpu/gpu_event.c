@@ -87,7 +87,7 @@ openreg_gpu_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver
                             "event_elapsed: the %s event was created without timing", start->timed ? "end" : "start");
     if (start->device != dev || end->device != dev)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "event_elapsed: the events are of devices %d and %d, not both of %d", start->device,
+                            "event_elapsed: the events belong to devices %d and %d, not both to %d", start->device,
                             end->device, dev);
     openreg_gpu_scope scope;
     OPENREG_GPU_RETURN_NOT_OK(openreg_gpu_enter(&scope, instance, dev));

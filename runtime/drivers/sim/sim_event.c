@@ -169,7 +169,7 @@ openreg_sim_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver
                             "event_elapsed: the %s event was created without timing", start->timed ? "end" : "start");
     if (start->device != dev || end->device != dev)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "event_elapsed: the events are of devices %d and %d, not both of %d", start->device,
+                            "event_elapsed: the events belong to devices %d and %d, not both to %d", start->device,
                             end->device, dev);
     uint64_t from, to;
     if (!passed_time(start, &from))

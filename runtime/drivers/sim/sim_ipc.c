@@ -86,7 +86,7 @@ open_handle(openreg_instance instance, uint32_t kind, const void *bytes, sim_han
     struct stat status;
     memcpy(handle, bytes, sizeof *handle);
     if (handle->kind != kind)
-        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "this is not a handle of the simulated devices");
+        return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "invalid handle for simulated devices");
     const int file = open_sealed(handle, &status);
     if (file < 0 && errno != ENOENT && errno != ESTALE)
         return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, errno, "files of process %d can't be opened: %s",
@@ -140,7 +140,7 @@ memory_open(openreg_instance instance, int32_t dev, const void *bytes, void **ou
     for (int32_t i = 0; i < instance->device_count && status == OPENREG_OK; i++)
         if (is_file_of(&handle, instance->devices[i].file, &own))
             status = openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                                  "memory_open: the handle is of this process, which has the memory already");
+                                  "memory_open: the handle was made by this process");
     if (status == OPENREG_OK)
         status = openreg_sim_map_foreign(&instance->devices[dev], file, handle.offset, handle.size, out);
     (void)close(file);

@@ -423,8 +423,8 @@ openreg_sim_reserve(openreg_instance instance, int32_t dev, uint64_t size, void 
     if (piece == NULL || mapped == NULL || !reserve_spares(device)) {
         (void)pthread_mutex_unlock(&device->memory_lock);
         free(mapped);
-        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: no room for %llu addresses", dev,
-                            (unsigned long long)size);
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "device %d: cannot reserve %llu bytes of addresses",
+                            dev, (unsigned long long)size);
     }
     piece = cut_piece(device, piece, start, size);
     piece->mapped = mapped;

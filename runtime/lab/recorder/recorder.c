@@ -519,7 +519,7 @@ openreg_recorder_read_variable(const char *text)
     if (text == NULL || *text == '\0' || atomic_load_explicit(&current, memory_order_relaxed) != NULL)
         return;
     if (!openreg_integer_read(text, strlen(text), 0, OPENREG_FLIGHT_RECORDER_MOST, &calls)) {
-        openreg_log(OPENREG_LOG_WARNING, "invalid value %s in env var OPENREG_FLIGHT_RECORDER: it is from 0 to %u",
+        openreg_log(OPENREG_LOG_WARNING, "invalid value %s in env var OPENREG_FLIGHT_RECORDER: it must be from 0 to %u",
                     text, OPENREG_FLIGHT_RECORDER_MOST);
         return;
     }

@@ -16,7 +16,7 @@ static openreg_status
 refuse_address(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
 {
     return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
-                                     "%p is nothing that is alive on device %d", ptr, dev);
+                                     "%p is not live memory of device %d", ptr, dev);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- ipc */

@@ -342,8 +342,8 @@ openreg_ledger_report_live(openreg_instance v)
                                          "init() of comm.h", "end() of graph.h", "instantiate()"};
     for (size_t kind = 0; kind < OPENREG_MADE_BY_COUNT; ++kind)
         if (live[kind] > 0)
-            openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close", "%zu of what %s gave were alive",
-                                      live[kind], makers[kind]);
+            openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close",
+                                      "%zu object(s) made by %s still live", live[kind], makers[kind]);
     openreg_validation_report_captures(v);
 }
 

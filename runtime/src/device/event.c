@@ -103,8 +103,7 @@ take_slot(const char *call, event_slot **out)
     }
     openreg_lock_release(&free_lock);
     if (is_full)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "%d events are alive, and more than that there can't be",
-                                 MAX_EVENTS);
+        return openreg_error_set(OPENREG_E_NOMEM, call, "too many live events (limit %d)", MAX_EVENTS);
     return has_one ? OPENREG_OK : openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for another event");
 }
 
@@ -320,7 +319,7 @@ openreg_event_elapsed(openreg_event start, openreg_event end, int64_t *nanosecon
     OPENREG_RETURN_NOT_OK(read_timed(call, "end", end, &end_device, &end_marker));
     if (start_device != end_device)
         return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "the events are of %s:%d and %s:%d; both must be of "
+                                 "the events belong to %s:%d and %s:%d; both must belong to "
                                  "one device",
                                  openreg_device_name(), start_device->index, openreg_device_name(), end_device->index);
     return openreg_call_marker_elapsed(start_device, call, &start_marker, &end_marker, nanoseconds);

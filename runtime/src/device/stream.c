@@ -90,7 +90,7 @@ reject_stream(const openreg_device *device, const char *call, openreg_stream str
     const int64_t owner = ((stream & 0xffffffff) >> 16) - 1;
     if (stream > 0 && stream >> 32 < device->streams->table >> 32 && owner >= 0 && owner < OPENREG_MAX_DEVICES)
         return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "stream 0x%llx is of a device that went when drivers were selected again, not of "
+                                 "stream 0x%llx belongs to a previous device table (drivers were reselected), not to "
                                  "%s:%d",
                                  (unsigned long long)stream, openreg_device_name(), device->index);
     if (stream > 0 && owner != device->index && owner >= 0 && owner < OPENREG_MAX_DEVICES)

@@ -42,7 +42,7 @@ openreg_extension_is_fit(const openreg_extension *what, const void *table, char 
     }
     memcpy(head, table, sizeof head);
     if (head[1] < what->version) {
-        (void)snprintf(why, size, "its table %s is of version %u, at least version %u is needed", what->name,
+        (void)snprintf(why, size, "its table %s has version %u, at least version %u is needed", what->name,
                        (unsigned)head[1], (unsigned)what->version);
         return false;
     }

@@ -125,7 +125,7 @@ take_block(scratch_list *scratch, uint64_t size, void **out)
         scratch->room = room;
     }
     if (size > SIZE_MAX)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "the host has no addresses for so much");
+        return openreg_error_set(OPENREG_E_NOMEM, call, "size overflows the address space");
     OPENREG_RETURN_NOT_OK(openreg_malloc(scratch->device, scratch->stream, size == 0 ? 1 : (size_t)size, out));
     scratch->blocks[scratch->count++] = *out;
     return OPENREG_OK;

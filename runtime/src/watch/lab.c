@@ -64,7 +64,7 @@ open_library(const char *call, const char *library, const char *entry)
     const char *version;
     memcpy(&version, parts, sizeof version);
     if (strcmp(version, OPENREG_VERSION_STRING) != 0) {
-        (void)openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s is of version %s, and libopenreg of %s", path,
+        (void)openreg_error_set(OPENREG_E_INCOMPATIBLE, call, "%s has version %s, but libopenreg has version %s", path,
                                 version, OPENREG_VERSION_STRING);
         return NULL;
     }

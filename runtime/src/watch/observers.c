@@ -110,7 +110,7 @@ openreg_observe(const openreg_observer *observer, uint32_t events)
     openreg_lock_release(&lock);
     return entry != NULL || events == 0
                ? OPENREG_OK
-               : openreg_error_set(OPENREG_E_NOMEM, call, "there are %d observers already", OPENREG_OBSERVERS_MAX);
+               : openreg_error_set(OPENREG_E_NOMEM, call, "too many observers (limit %d)", OPENREG_OBSERVERS_MAX);
 }
 
 void

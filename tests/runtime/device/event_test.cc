@@ -360,7 +360,7 @@ TEST_F(EventTest, TheLimitIsNamed) {
   ASSERT_EQ(failures, 0) << last_message();
   openreg_event beyond = nullptr;
   EXPECT_EQ(openreg_event_create(0, 0, &beyond), OPENREG_E_NOMEM);
-  EXPECT_EQ(last_message(), "openreg_event_create: 1048576 events are alive, and more than that there can't be");
+  EXPECT_EQ(last_message(), "openreg_event_create: too many live events (limit 1048576)");
   EXPECT_EQ(beyond, nullptr);
   EXPECT_EQ(openreg_event_destroy(events.back()), OPENREG_OK);
   EXPECT_EQ(openreg_event_create(0, 0, &events.back()), OPENREG_OK) << last_message();

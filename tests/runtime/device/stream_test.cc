@@ -97,7 +97,7 @@ TEST_F(StreamTest, StreamsOfFormerDevicesAreRefused) {
   EXPECT_EQ(openreg_stream_query(0, fresh, &done), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_stream_native(0, fresh, &native), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_stream_query(0, kept, &done), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "is of a device that went when drivers were selected again, not of openreg:0");
+  EXPECT_CONTAINS(last_message(), "belongs to a previous device table (drivers were reselected), not to openreg:0");
   EXPECT_EQ(openreg_set_current_stream(0, kept), OPENREG_E_INVALID);
 }
 

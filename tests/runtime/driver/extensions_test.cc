@@ -120,7 +120,7 @@ class ExtensionsTest : public RuntimeTest, public ::testing::WithParamInterface<
     --other.version;
     offer(name, other);
     start();
-    use(std::string("its table ") + name + " is of version 0");
+    use(std::string("its table ") + name + " has version 0");
     ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
   void TearDown() override {

@@ -369,7 +369,7 @@ TEST_F(ValidationGraphTest, MemoryOfGraphsThatAreGone) {
 TEST_F(ValidationGraphTest, GraphsAtClose) {
   (void)instantiated(captured());
   finish();
-  EXPECT_TRUE(has(last_of(1), "1 of what end() of graph.h gave were alive")) << last_of(1);
+  EXPECT_TRUE(has(last_of(1), "1 object(s) made by end() of graph.h still live")) << last_of(1);
 }
 
 TEST_F(ValidationGraphTest, CapturesAtClose) {

@@ -262,7 +262,7 @@ TEST_F(ValidationLayerTest, LeaksAtClose) {
   (void)allocate(0, 64);
   (void)allocate(1, 64);
   close();
-  EXPECT_TRUE(has(last_of(1), "2 of what mem_alloc() gave were alive")) << last_of(1);
+  EXPECT_TRUE(has(last_of(1), "2 object(s) made by mem_alloc() still live")) << last_of(1);
 }
 
 // A handle that another call is using is destroyed: here from inside of that call.

@@ -404,7 +404,7 @@ TEST_F(SharingTest, Refusals) {
   EXPECT_EQ(openreg_memory_export(&local, nullptr), OPENREG_E_INVALID);
   handle.struct_size = 0;
   EXPECT_EQ(openreg_memory_import(&handle, &import_, &device, &ptr), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "this is not a handle of memory");
+  EXPECT_CONTAINS(last_message(), "invalid memory handle");
   EXPECT_EQ(openreg_memory_import(nullptr, &import_, &device, &ptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_import_release(nullptr), OPENREG_OK);
   Exporter other;
@@ -431,7 +431,7 @@ TEST_F(SharingTest, ForgedHandles) {
       openreg_memory_handle changed = handle;
       change(changed);
       EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
-      EXPECT_CONTAINS(last_message(), "this is not a handle of memory");
+      EXPECT_CONTAINS(last_message(), "invalid memory handle");
     };
     refused([](openreg_memory_handle& changed) { fields(changed).allocation_size *= 2; });
     refused([](openreg_memory_handle& changed) { fields(changed).allocation_size = uint64_t{1} << 40; });
