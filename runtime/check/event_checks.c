@@ -279,7 +279,7 @@ static const check_case cases[] = {
      "Complete the event in the queue, behind the work; submit what is collected, so that it ends by itself.",
      query_sees_the_last_byte},
     {"event.query_pending", "event_create stream_create host_func", CHECK_GATE,
-     "event_query(): 0 while the latest record has not been passed.", "A record waits for host functions too.",
+     "event_query(): 0 while the latest record is not complete.", "A record waits for host functions too.",
      query_of_held_event},
     {"event.sync", "event_create", 0, "event_sync() waits for the latest record.",
      "Wait for the end of the work, not for its start or its submission.", sync_waits},

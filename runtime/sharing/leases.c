@@ -321,7 +321,7 @@ open_sealed(const openreg_handle_fields *handle, struct stat *status)
 {
     char path[64];
     (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->process, (int)handle->leases);
-    const int place = open(path, O_PATH | O_CLOEXEC); /* which has no effect on what is there */
+    const int place = open(path, O_PATH | O_CLOEXEC); /* no effect on existing memory */
     if (place < 0)
         return -1;
     int reader = -1, file = -1, seals = -1;

@@ -350,7 +350,7 @@ openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *o
     return piece != NULL;
 }
 
-/* Maps [offset, offset + size) of a file at `start` of the device's addresses, in place of what is there. 0 or an errno;
+/* Maps [offset, offset + size) of a file at `start` of the device's addresses, replacing their mapping. 0 or an errno;
  * then the addresses may be left without the device's file and must not be used. */
 static int
 map_window(openreg_sim_device *device, uint64_t start, int file, uint64_t offset, uint64_t size)

@@ -179,7 +179,7 @@ describe(char *out, size_t size, const openreg_sim_task *task)
     case OPENREG_SIM_HOST_FUNC:
         (void)snprintf(out, size, "function of the host");
         return;
-    case OPENREG_SIM_POISON: /* is not told */
+    case OPENREG_SIM_POISON: /* not logged */
         return;
     }
 }
@@ -372,7 +372,7 @@ run_first(openreg_sim_schedule *schedule, openreg_driver_stream stream)
     }
     (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
     poison_behind(stream);
-    if (task.kind == OPENREG_SIM_WAIT) /* last: it may have been the reference that kept this stream */
+    if (task.kind == OPENREG_SIM_WAIT) /* last: it may have held the last reference to this stream */
         openreg_sim_stream_release(task.awaited);
 }
 
@@ -520,8 +520,8 @@ openreg_sim_schedule_look(openreg_driver_stream stream)
     (void)pthread_mutex_lock(&schedule->lock);
     schedule->clock += CALL_NS;
     if (stream->task_count > 0) {
-        /* One task of what this needs, with any order, so that asking again comes to an end. A function of the host is
-         * started and not waited for: who asks may hold a lock that it wants. */
+        /* Runs one task that the stream needs, with any order, so that repeated queries end. A host function is started and
+         * not waited for: the caller may hold a lock that the function needs. */
         openreg_driver_stream next = needed_by(stream);
         if (is_ready(next, true)) {
             run_first(schedule, next);

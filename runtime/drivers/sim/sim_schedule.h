@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_schedule.h: the order in which the simulated devices run their work, chosen from a seed. Internal to drivers/sim.
  *
- * With the option `seed` no stream has a thread. Work waits in its queue until somebody waits for it, or until the seed
- * says that it runs when it is given, and the thread that waits then runs it, one task after the other. A task is ready
- * when it is the first of its stream and, if it waits for an event, that was passed. So any order of ready tasks is one
- * that real devices might take. Functions of the host run on one thread of the driver's, for which is waited.
+ * With the option `seed` no stream has a thread. Work stays in its queue until a thread waits for it and then runs it, one
+ * task after the other, unless the seed lets it run when it is queued. A task is ready when it is the first of its stream
+ * and, if it waits for an event, that is complete. So any order of ready tasks is one that real devices might take. Host
+ * functions run on one thread of the driver, which callers wait for.
  *
- *   schedule   random   given work is put off with probability 3/4; some of what is ready runs at each call, and at each
- *                       wait anything that is ready, until what is waited for has run
- *              pct      streams have priorities, and so has the host: work runs as soon as its stream's is above the
- *                       host's; at two moments the stream that is at it becomes the last of all
- *              latest   only what a wait needs is run
+ *   schedule   random   queued work is deferred with probability 3/4; each call runs some ready tasks, and each wait any
+ *                       ready tasks until the awaited one has run
+ *              pct      streams and the host have priorities: work runs as soon as its stream's priority is above the
+ *                       host's; at two steps the running stream gets the lowest priority
+ *              latest   only tasks that a wait needs are run
  *              without the option the seed chooses: 0, 3, 6... latest, 1, 4, 7... random, 2, 5, 8... pct
- *   switches   copies and fills that may be put off; from then on each is run when it is given. 0 is the plain order
- *   schedule_log  a file to which a line for each task, and for each that is put off, is written
+ *   switches   number of copies and fills that may be deferred; later ones run when queued. 0 is the plain order
+ *   schedule_log  a file that gets a line for each task, and for each deferred one
  *
- * Time is virtual: calls and tasks take a microsecond, copies and fills the time of 10 GB/s besides. */
+ * Time is virtual: calls and tasks take a microsecond, copies and fills also the time of 10 GB/s. */
 #ifndef OPENREG_DRIVERS_SIM_SCHEDULE_H
 #define OPENREG_DRIVERS_SIM_SCHEDULE_H
 
 #include "sim.h"
 
-/* Of the options; zero is none. */
+/* The options; all zero means none. */
 typedef struct openreg_sim_plan {
     bool is_on;
     uint64_t seed;
@@ -30,7 +30,7 @@ typedef struct openreg_sim_plan {
     const char *log;  /* a path, owned by the options, or NULL */
 } openreg_sim_plan;
 
-/* Reads an option, if it is one of these. False: the value is no good, and `*expected` says what it may be. */
+/* Reads an option, if it is one of these. False: the value is invalid, and `*expected` names the valid ones. */
 bool openreg_sim_plan_read(openreg_sim_plan *plan, const openreg_option *option, const char **expected);
 /* Completes the plan once all options are read. */
 void openreg_sim_plan_complete(openreg_sim_plan *plan);
@@ -39,22 +39,20 @@ void openreg_sim_plan_complete(openreg_sim_plan *plan);
 openreg_status openreg_sim_schedule_create(openreg_instance instance, const openreg_sim_plan *plan);
 void openreg_sim_schedule_destroy(openreg_instance instance);
 
-/* Gives a stream the numbers that the seed has for it. */
+/* Initialises a stream's numbers from the seed. */
 void openreg_sim_schedule_add(openreg_driver_stream stream);
 /* Appends a task that `push` has made room for: what openreg_sim_stream_submit() does with a seed. */
 openreg_status openreg_sim_schedule_submit(openreg_driver_stream stream, const openreg_sim_task *task);
 /* Runs tasks until the stream has reached the position. */
 void openreg_sim_schedule_await(openreg_driver_stream stream, uint64_t position);
-/* A call looks at a stream: time goes on, and something that is ready may run, so that who asks again and again sees the
- * end. */
+/* A call queries a stream: time advances, and a ready task may run, so that a polling caller finds the end. */
 void openreg_sim_schedule_look(openreg_driver_stream stream);
-/* Now, on the virtual clock. */
+/* The current time on the virtual clock. */
 uint64_t openreg_sim_schedule_now(openreg_instance instance);
-/* Fills memory that was just made, for a device or pinned, with bytes that the seed chooses: nothing that anybody has
- * written. Nothing without a seed. */
+/* Fills new device or pinned memory with bytes that the seed chooses. No effect without a seed. */
 void openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t size);
-/* The same with device memory that the program has freed, as early as its stream allows: now, or right behind the work that
- * is queued. openreg/schedule.h; with a seed. */
+/* The same for device memory that the program has freed, as early as its stream allows: now, or right behind the queued
+ * work. openreg/schedule.h; with a seed. */
 openreg_status openreg_sim_poison(openreg_instance, int32_t dev, openreg_driver_stream, void *ptr, uint64_t size);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* sim_stream.c: streams of the simulated devices: a queue each, worked off in order by a thread of its own that starts
- * with the first task. */
+/* sim_stream.c: streams of the simulated devices: each has a queue, and a thread that runs it in order and starts with the
+ * first task. */
 #define _GNU_SOURCE
 #include "sim_schedule.h"
 
@@ -64,7 +64,7 @@ push_task(openreg_driver_stream stream, const openreg_sim_task *task)
     stream->task_count++;
 }
 
-/* There is one. A chunk that is used up is kept for the next tasks, one at most; the memory of a long queue goes back. */
+/* There is one. At most one used chunk is kept for the next tasks; the rest of a long queue's memory is freed. */
 openreg_sim_task
 openreg_sim_stream_pop(openreg_driver_stream stream)
 {
@@ -120,7 +120,7 @@ openreg_sim_stream_reference(openreg_driver_stream stream)
     (void)atomic_fetch_add_explicit(&stream->references, 1, memory_order_relaxed);
 }
 
-/* Takes a reference unless the last one is gone already. The device's list lock is held. */
+/* Takes a reference, unless the last one was dropped. The device's list lock is held. */
 static bool
 try_reference(openreg_driver_stream stream)
 {
@@ -211,8 +211,8 @@ openreg_sim_stream_destroy(openreg_instance instance, int32_t dev, openreg_drive
 void
 openreg_sim_streams_destroy(openreg_sim_device *device)
 {
-    /* close() is the only caller: no other thread uses the instance, so the list is ours. Streams that the caller left
-     * behind go too, or their workers would outlive the memory. */
+    /* Only close() calls this: no other thread uses the instance or the list. Streams that the caller did not destroy
+     * are freed too, or their workers would outlive the memory. */
     for (openreg_driver_stream stream = device->streams; stream != NULL; stream = stream->next)
         stop_worker(stream);
     while (device->streams != NULL) {
@@ -350,7 +350,7 @@ openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record
     (void)pthread_mutex_lock(&stream->lock);
     if (record != NULL) {
         if (openreg_sim_stream_passed(stream, queued_of(stream))) {
-            /* Nothing is queued: the record is passed now, and needs no worker. */
+            /* Nothing is queued: the record is complete now, and needs no worker. */
             atomic_store_explicit(&record->nanoseconds, openreg_sim_now(), memory_order_relaxed);
         } else {
             const openreg_sim_task task = {.kind = OPENREG_SIM_RECORD, .record = record};
@@ -388,8 +388,8 @@ openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position)
 void
 openreg_sim_device_await(openreg_sim_device *device)
 {
-    /* A reference keeps the stream at hand in the list while its queue is waited for without the lock. New streams go
-     * to the front, so the walk ends. */
+    /* A reference keeps the current stream in the list during the wait for its queue, without the lock. New streams are
+     * added at the front, so the walk ends. */
     openreg_driver_stream held = NULL;
     (void)pthread_mutex_lock(&device->list_lock);
     openreg_driver_stream at = device->streams;
@@ -435,8 +435,8 @@ openreg_sim_device_sync(openreg_instance instance, int32_t dev)
 
 /* ------------------------------------------------------------------------------------------------------------- work */
 
-/* Runs a task in its place in the stream and returns when it has ended. On an idle stream the calling thread runs it
- * itself, and the worker, if there is one, waits meanwhile. */
+/* Runs a task at its place in the stream and returns when it has ended. On an idle stream the calling thread runs it
+ * itself, and the worker, if there is one, waits. */
 static openreg_status
 submit_and_await(openreg_driver_stream stream, const openreg_sim_task *task)
 {

@@ -41,7 +41,7 @@ typedef struct openreg_ledger_range {
     uint64_t size; /* of a reservation: all of it */
     int32_t dev;   /* -1: host memory */
     openreg_made_by kind;
-    int has_distance; /* host_alias() has told it */
+    int has_distance; /* host_alias() has returned it */
     uintptr_t distance;
     unsigned char *mapped; /* of a reservation: which pieces of `step` bytes are memory; the books' */
     uint64_t step;
@@ -67,7 +67,7 @@ typedef struct openreg_handle {
     uint32_t flags;                         /* of an event; of a communicator: its rank */
     int32_t size;                           /* of a communicator: its ranks */
     _Atomic(openreg_stream_state *) stream; /* of a stream: its own; of an event: where it was recorded last */
-    /* Of an event. Odd while a record runs, so that nothing is concluded meanwhile; 0: never recorded. */
+    /* Of an event. Odd during a record, so that nothing is concluded then; 0: never recorded. */
     atomic_ullong records;
     atomic_ullong complete;  /* `records` at the time when it was found complete; 0: never */
     atomic_ullong functions; /* calls of host_func() that the latest record is behind */
@@ -86,7 +86,7 @@ typedef struct openreg_capture_state {
     bool is_invalid; /* a call was refused because of it */
 } openreg_capture_state;
 
-/* A range of the books that work of a capture uses: it must stay while the capture or a graph of it is there. */
+/* A range that work of a capture uses: it must stay while the capture is active or has live graphs. */
 typedef struct openreg_captured_range {
     struct openreg_captured_range *next;
     unsigned long long capture;

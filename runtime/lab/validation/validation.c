@@ -40,7 +40,7 @@ read_info(openreg_instance v, int32_t dev, openreg_device_info *inout)
     return status;
 }
 
-/* The runtime asks for it once, between open() and the first use; the layer remembers what it must know. */
+/* The runtime calls it once, between open() and the first use; the layer keeps the results that it needs. */
 static openreg_status
 validated_device_info(openreg_instance v, int32_t dev, openreg_device_info *inout)
 {
@@ -56,7 +56,7 @@ validated_device_info(openreg_instance v, int32_t dev, openreg_device_info *inou
     return OPENREG_OK;
 }
 
-/* Likewise asked for right after open(). */
+/* Also requested right after open(). */
 static openreg_status
 validated_device_count(openreg_instance v, int32_t *out)
 {

@@ -65,7 +65,7 @@ openreg_status openreg_call_describe(const openreg_driver *, const char *name, c
 
 openreg_status openreg_call_mem_alloc(openreg_device *, const char *call, uint64_t size, void **out);
 openreg_status openreg_call_mem_free(openreg_device *, const char *call, void *ptr);
-/* The stream belongs to `on`; a NULL device means host memory. Both devices, if given, are of on's driver. */
+/* The stream belongs to `on`; a NULL device means host memory. Both devices, if given, belong to on's driver. */
 openreg_status openreg_call_copy(openreg_device *on, const char *call, void *dst, openreg_device *dst_device,
                                  const void *src, openreg_device *src_device, uint64_t size, openreg_driver_stream);
 openreg_status openreg_call_fill(openreg_device *, const char *call, void *dst, uint8_t value, uint64_t size,

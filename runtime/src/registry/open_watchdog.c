@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* open_watchdog.c: a time limit for open() (open_watchdog.h). */
+/* open_watchdog.c: logs a warning when open() takes long (open_watchdog.h). */
 #define _GNU_SOURCE
 #include "registry/open_watchdog.h"
 

@@ -66,7 +66,7 @@ note_count(int32_t count)
 /* -------------------------------------------------------------------------------------------------- building a table */
 
 static openreg_device_table *retired_tables; /* written by the holder of the driver lock */
-static uint32_t last_generation;             /* likewise */
+static uint32_t last_generation;             /* the same */
 
 static void
 discard_device(openreg_device *device)
