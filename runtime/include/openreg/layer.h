@@ -13,7 +13,7 @@
  *                    functions that it needs; all others, also those of a later driver.h, and extensions stay.
  *   Own instance     The layer replaces all functions of the table, leaves out (NULL) those that it doesn't know, and has
  *                    extensions of its own or none.
- * Functions that the table lacks are emulated by the runtime above all layers: a layer does not add them.
+ * Functions that the table lacks are emulated by the runtime above all layers: a layer does not replace them.
  *
  * Operators, blocks of the allocator and waits of the host are not visible in a driver's calls: use an observer (observer.h). */
 #ifndef OPENREG_LAYER_H
