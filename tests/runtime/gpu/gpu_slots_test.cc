@@ -307,7 +307,7 @@ TEST_P(GpuSlots, ElapsedTimeNeedsTwoTimedEventsOfOneDevice) {
   EXPECT_CONTAINS(host_record.text, "the end event was created without timing");
   if (device_count() > 1) {
     EXPECT_EQ(elapsed(start, elsewhere), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(host_record.text, "not both of 0");
+    EXPECT_CONTAINS(host_record.text, "not both to 0");
   }
   EXPECT_EQ(ns, -7);
   succeeds([&] { return table_->event_record(instance_, 0, nullptr, start); });
