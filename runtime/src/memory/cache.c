@@ -425,8 +425,11 @@ allocate_with_care(int32_t device, openreg_stream stream, size_t size, void **ou
 static inline bool
 allocate_at_once(struct openreg_cache *cache, uint64_t size, openreg_stream stream, void **out)
 {
+    if (cache->is_closed || cache->waiting_blocks > 0 ||
+        openreg_features() != 0) /* a closed one may have no pools left */
+        return false;
     openreg_stream_pools *const pools = openreg_cache_find_pools(cache, cache->device, stream);
-    if (cache->is_closed || cache->waiting_blocks > 0 || openreg_features() != 0 || pools == NULL)
+    if (pools == NULL)
         return false;
     const uint64_t rounded = round_up(size);
     openreg_pool *const pool = rounded <= OPENREG_SMALL_BLOCK_MAX ? &pools->small : &pools->large;

@@ -126,6 +126,35 @@ TEST_F(ShutdownTest, GoneBeforeItIsUsed) {
   for (auto& thread : threads) thread.join();
 }
 
+// A thread that has found a cache just before its table is retired finds it closed, and nothing of its pools.
+TEST_F(ShutdownTest, MemoryOfStreams) {
+  std::atomic<bool> is_over{false};
+  std::atomic<int> allocations{0};
+  std::vector<std::thread> threads;
+  for (int32_t device = 0; device < 2; ++device) {
+    threads.emplace_back([&, device] {
+      while (!is_over.load()) {
+        openreg_stream stream = 0;
+        void* memory = nullptr;
+        EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
+        while (!is_over.load() && openreg_malloc(device, stream, 512, &memory) == OPENREG_OK) {
+          EXPECT_EQ(openreg_free(memory), OPENREG_OK) << last_message();
+          ++allocations;
+        }
+      }
+    });
+  }
+  for (int ended = 0; ended < 50;) {
+    const int before = allocations.load();
+    while (allocations.load() - before < 20) std::this_thread::yield();
+    const openreg_status status = openreg_shutdown();
+    ASSERT_TRUE(status == OPENREG_OK || status == OPENREG_E_BUSY) << last_message();
+    ended += status == OPENREG_OK;
+  }
+  is_over.store(true);
+  for (auto& thread : threads) thread.join();
+}
+
 // A thread that calls without a pause doesn't keep it off, if each of its calls ends in time.
 TEST_F(ShutdownTest, CallAfterCall) {
   std::atomic<bool> is_over{false};
