@@ -69,8 +69,8 @@ make_table(const char *call, const openreg_device_table *table, int32_t index)
     return status;
 }
 
-openreg_status
-openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out)
+static inline openreg_status
+find_table(const char *call, int32_t index, const openreg_device_table **out)
 {
     for (;;) { /* repeats if another thread has shut down the new table */
         const openreg_device_table *const table = openreg_device_table_peek();
@@ -83,16 +83,18 @@ openreg_device_table_get(const char *call, int32_t index, const openreg_device_t
 }
 
 openreg_status
+openreg_device_table_get(const char *call, int32_t index, const openreg_device_table **out)
+{
+    return find_table(call, index, out);
+}
+
+openreg_status
 openreg_device_get(const char *call, int32_t index, openreg_device **out)
 {
-    for (;;) {
-        const openreg_device_table *const table = openreg_device_table_peek();
-        if (__builtin_expect(table != NULL && (uint32_t)index < (uint32_t)table->count, 1)) {
-            *out = table->devices[index];
-            return OPENREG_OK;
-        }
-        OPENREG_RETURN_NOT_OK(make_table(call, table, index));
-    }
+    const openreg_device_table *table = NULL;
+    OPENREG_RETURN_NOT_OK(find_table(call, index, &table));
+    *out = table->devices[index];
+    return OPENREG_OK;
 }
 
 static void

@@ -94,8 +94,8 @@ discard(openreg_device_table *table)
 static void
 retire(openreg_device_table *table)
 {
-    for (int32_t i = 0; i < table->count;
-         ++i) /* all of them before a device is freed: one may hold markers of another */
+    /* All of them before streams are destroyed: a cache may hold markers of another device. */
+    for (int32_t i = 0; i < table->count; ++i)
         openreg_cache_empty(table->devices[i]->cache);
     for (int32_t i = 0; i < table->count; ++i) {
         openreg_stream_set_destroy(table->devices[i]->streams);
@@ -229,8 +229,8 @@ reject_in_use(const char *call, const openreg_device_table *table)
 static void
 exchange_table(openreg_device_table *table, const openreg_decision *decision)
 {
-    openreg_observers_table(table !=
-                            NULL); /* before the table is published, so that observers get its first allocations */
+    /* Before the table is published, so that observers get its first allocations. */
+    openreg_observers_table(table != NULL);
     openreg_candidates_lock();
     for (int i = 0; i < standing.count; ++i)
         standing.drivers[i]->first_device = -1;
