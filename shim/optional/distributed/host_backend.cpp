@@ -24,6 +24,7 @@ struct HostBackend::State {
   // With the lock.
   Backend* made() {
     if (backend == nullptr) {
+      has_begun = true;
       backend = make(timeout);
       if (!uid.empty()) {
         backend->setGroupUid(uid);
@@ -40,6 +41,7 @@ struct HostBackend::State {
   std::chrono::milliseconds timeout{};
   std::string uid;
   Make make;
+  bool has_begun = false; // with making it, perhaps in vain
   c10::intrusive_ptr<Backend> backend;
   std::atomic<Backend*> known{nullptr}; // the same, once it is there
 };
@@ -106,7 +108,8 @@ void HostBackend::set_uid(const std::string& uid) const {
 
 void HostBackend::connect() const {
   const WaitScope waiting;
-  if (const std::unique_lock<std::mutex> guard(state_->lock, std::try_to_lock); guard.owns_lock()) {
+  const std::lock_guard<std::mutex> guard(state_->lock);
+  if (!state_->has_begun) {
     state_->made();
   }
 }

@@ -48,16 +48,19 @@ def many_unused_groups(rank: int, device: torch.device) -> None:
     assert counted == before, f"{counted} are not {before}"
 
 
+def send_to_the_second(rank: int, device: torch.device, group: Any) -> None:
+    x = torch.full((3,), float(rank), device=device)
+    if rank == 0:
+        dist.send(x, 1, group=group)
+    elif rank == 1:
+        dist.recv(x, 0, group=group)
+        assert x.tolist() == [0.0] * 3
+
+
 def two_ranks_of_four(rank: int, device: torch.device) -> None:
     """The other ranks never use the group."""
     for backend in BACKENDS:
-        group = dist.new_group(list(range(WORLD)), backend=backend)
-        x = torch.full((3,), float(rank), device=device)
-        if rank == 0:
-            dist.send(x, 1, group=group)
-        elif rank == 1:
-            dist.recv(x, 0, group=group)
-            assert x.tolist() == [0.0] * 3
+        send_to_the_second(rank, device, dist.new_group(list(range(WORLD)), backend=backend))
 
 
 def ring_of_messages(rank: int, device: torch.device) -> None:
@@ -166,12 +169,7 @@ def dropped_by_a_rank(rank: int, device: torch.device) -> None:
     if rank == WORLD - 1:
         dist.destroy_process_group(group)
     dist.barrier()
-    x = torch.full((3,), float(rank), device=device)
-    if rank == 0:
-        dist.send(x, 1, group=group)
-    elif rank == 1:
-        dist.recv(x, 0, group=group)
-        assert x.tolist() == [0.0] * 3
+    send_to_the_second(rank, device, group)
 
 
 def ended_before_its_use(rank: int, device: torch.device) -> None:
@@ -285,6 +283,38 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_first_use(ranks: list[dict[str, Any]], name: str) -> None:
     for rank, report in enumerate(ranks):
         assert report["errors"].get(name, f"not run\n{report['output']}") == "", f"rank {rank}"
+
+
+# a rank that is asked while its own use of the group fails waits for that, and doesn't begin again
+def test_asked_while_it_connects() -> None:
+    from torch_openreg import _C_distributed
+
+    calls, has_begun, may_end = [], threading.Event(), threading.Event()
+
+    def make(timeout: timedelta) -> Any:
+        calls.append(timeout)
+        has_begun.set()
+        may_end.wait()
+        raise RuntimeError("the others are gone")
+
+    late = _C_distributed._LateGloo(0, 2, timedelta(seconds=9), make)
+
+    errors: list[str] = []
+
+    def use() -> None:
+        try:
+            late.connect()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    using, asked = (threading.Thread(target=use) for _ in range(2))
+    using.start()
+    has_begun.wait()
+    asked.start()
+    may_end.set()
+    using.join()
+    asked.join()
+    assert calls == [timedelta(seconds=9)] and len(errors) == 1 and "the others are gone" in errors[0]
 
 
 def test_ranks_end_well(ranks: list[dict[str, Any]]) -> None:
