@@ -13,7 +13,8 @@
  * faults; it appears in no report. Without a plan there is no such layer.
  *
  * A plan is a list of faults, separated by ";", each of words in this order:
- *   [openreg:N] [WHAT] ACTION [at [WHAT] N | after N [WHAT] | P%] [of WHAT]
+ *   [rank N] [openreg:N] [WHAT] ACTION [at [WHAT] N | after N [WHAT] | P%] [of WHAT]
+ *   rank N      in processes whose variable RANK is N, as torchrun sets it; without it, in all
  *   openreg:N   on this device only; without it, on all
  *   WHAT        which calls are counted and hit: copies, fills, kernels, functions (host functions), work (all four),
  *               operators (that PyTorch runs, and kernels), records, waits (of the host), calls (work, records, waits
@@ -31,6 +32,8 @@
  *               corrupt  one copied byte is wrong, and no error is reported (copies)
  *               slow Fx  takes F times as long (copies)
  *               peer dies, peer silent   a collective fails at once, or after its group's timeout (collectives)
+ *               late Ts  the call first waits T seconds (collectives, operators, work, records, waits)
+ *               killed   SIGKILL ends the process (likewise)
  * "seed N" as an item of its own is the seed of the probabilities and of which byte is hit; without it that is
  * OPENREG_SIM_SEED, else 0. So a plan hits the same calls in each run of a program that makes the same calls. */
 #ifndef OPENREG_FAULTS_H

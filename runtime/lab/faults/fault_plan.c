@@ -99,6 +99,9 @@ static const struct {
     {"collective", "collectives", OPENREG_CALL_COLLECTIVE},
 };
 
+#define OUTSIDE_LOCKS                                                                                                  \
+    (OPENREG_CALL_COLLECTIVE | OPENREG_CALL_OPERATOR | OPENREG_CALLS_WORK | OPENREG_CALL_RECORD | OPENREG_CALLS_WAITS)
+
 static const struct {
     const char *name;
     openreg_fault_action action;
@@ -116,6 +119,10 @@ static const struct {
     {"corrupt", OPENREG_FAULT_CORRUPT, OPENREG_CALL_COPY, OPENREG_CALL_COPY, "copies"},
     {"slow", OPENREG_FAULT_SLOW, OPENREG_CALL_COPY, OPENREG_CALL_COPY, "copies"},
     {"peer", OPENREG_FAULT_PEER_DIES, OPENREG_CALL_COLLECTIVE, OPENREG_CALL_COLLECTIVE, "collectives"},
+    {"late", OPENREG_FAULT_LATE, OPENREG_CALL_COLLECTIVE, OUTSIDE_LOCKS,
+     "collectives, operators, work, records or waits"},
+    {"killed", OPENREG_FAULT_KILLED, OPENREG_CALL_COLLECTIVE, OUTSIDE_LOCKS,
+     "collectives, operators, work, records or waits"},
 };
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
@@ -179,6 +186,19 @@ read_device(reader *in, openreg_fault *fault)
     return 1;
 }
 
+static int
+read_rank(reader *in, openreg_fault *fault)
+{
+    uint64_t rank = 0;
+    fault->rank = -1;
+    if (!accept(in, "rank"))
+        return 1;
+    if (!read_number(in, &rank))
+        return 0;
+    fault->rank = rank < INT32_MAX ? (int32_t)rank : INT32_MAX;
+    return 1;
+}
+
 /* A decimal number, as "10" or "2.5", followed by `suffix`. In thousandths, at most `most`. */
 static int
 read_decimal(const reader *in, char suffix, int64_t most, int64_t *thousandths)
@@ -212,6 +232,11 @@ read_action(reader *in, openreg_fault *fault, size_t *which)
                 return refuse(in, "how many times as long it takes, as 10x");
             fault->factor = (double)thousandths / 1000;
             next_word(in);
+        } else if (fault->action == OPENREG_FAULT_LATE) {
+            if (!read_decimal(in, 's', 1000000, &thousandths))
+                return refuse(in, "for how long the call waits, as 0.2s");
+            fault->milliseconds = (uint32_t)thousandths;
+            next_word(in);
         } else if (fault->action == OPENREG_FAULT_PEER_DIES && accept(in, "silent")) {
             fault->action = OPENREG_FAULT_PEER_SILENT;
         } else if (fault->action == OPENREG_FAULT_PEER_DIES && !accept(in, "dies")) {
@@ -219,9 +244,10 @@ read_action(reader *in, openreg_fault *fault, size_t *which)
         }
         return 1;
     }
-    return refuse(in, "a fault: lost, nomem, error, ecc, corrupt, slow or peer, or what is counted: copies, fills, "
-                      "kernels, functions, work, operators, records, waits, calls, allocations, segments, collectives, "
-                      "or an operator's name");
+    return refuse(
+        in, "a fault: lost, nomem, error, ecc, corrupt, slow, peer, late or killed, or what is counted: copies, fills, "
+            "kernels, functions, work, operators, records, waits, calls, allocations, segments, collectives, "
+            "or an operator's name");
 }
 
 static int
@@ -256,7 +282,7 @@ read_fault(reader *in, openreg_fault *fault)
 {
     size_t which = 0;
     fault->device = -1;
-    if (!read_device(in, fault))
+    if (!read_rank(in, fault) || !read_device(in, fault))
         return 0;
     (void)accept_kind(in, fault);
     if (!read_action(in, fault, &which))

@@ -15,7 +15,9 @@ typedef enum openreg_fault_action {
     OPENREG_FAULT_CORRUPT,
     OPENREG_FAULT_SLOW,
     OPENREG_FAULT_PEER_DIES,
-    OPENREG_FAULT_PEER_SILENT
+    OPENREG_FAULT_PEER_SILENT,
+    OPENREG_FAULT_LATE,
+    OPENREG_FAULT_KILLED
 } openreg_fault_action;
 
 typedef enum openreg_fault_trigger {
@@ -34,6 +36,8 @@ typedef struct openreg_fault {
     uint32_t calls;                     /* OPENREG_CALL_* */
     int32_t device;                     /* -1: every one */
     uint64_t number;                    /* AT, AFTER: of calls; CHANCE: in 2^32 */
+    int32_t rank;                       /* the variable RANK of the process; -1: any */
+    uint32_t milliseconds;              /* LATE */
     double factor;                      /* SLOW */
     char name[OPENREG_FAULT_NAME_SIZE]; /* of an operator; "": all */
     char text[OPENREG_FAULT_TEXT_SIZE]; /* as it was written, cut */

@@ -3,11 +3,14 @@
 #define _GNU_SOURCE
 #include "faults/faults.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/fork.h"
@@ -63,10 +66,20 @@ hits(const openreg_fault *fault, uint64_t count, uint64_t drawn)
     return 1;
 }
 
+/* Read at each call: a program may set it after its start. */
+static int
+is_of_rank(int32_t rank)
+{
+    const char *const text = getenv("RANK");
+    int64_t own = -1;
+    return text != NULL && openreg_integer_read(text, strlen(text), 0, INT32_MAX, &own) && own == rank;
+}
+
 static int
 concerns(const openreg_fault *fault, const openreg_fault_site *site)
 {
-    return (fault->calls & site->kind) != 0 && (fault->device < 0 || fault->device == site->device) &&
+    return (fault->calls & site->kind) != 0 && (fault->rank < 0 || is_of_rank(fault->rank)) &&
+           (fault->device < 0 || fault->device == site->device) &&
            (fault->name[0] == '\0' || (site->name != NULL && strcmp(fault->name, site->name) == 0));
 }
 
@@ -102,6 +115,12 @@ act(openreg_faults from, const openreg_fault *fault, const openreg_fault_site *s
         break;
     case OPENREG_FAULT_PEER_SILENT:
         out->peer = OPENREG_PEER_IS_SILENT;
+        break;
+    case OPENREG_FAULT_LATE:
+        out->milliseconds += fault->milliseconds;
+        break;
+    case OPENREG_FAULT_KILLED:
+        (void)kill(getpid(), SIGKILL);
         break;
     case OPENREG_FAULT_ERROR:
         out->is_skipped = !is_asynchronous;
@@ -141,6 +160,9 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
         }
     }
     openreg_lock_release(&lock);
+    struct timespec left = {out->milliseconds / 1000, out->milliseconds % 1000 * 1000000L};
+    while (out->milliseconds > 0 && nanosleep(&left, &left) != 0) {
+    }
     return is_hit;
 }
 

@@ -25,12 +25,14 @@ typedef struct openreg_fault_verdict {
     int is_skipped;        /* 1: it succeeds, and nothing is done */
     int corrupts;          /* 1: byte number `byte`, modulo the size, is corrupted */
     uint64_t byte;
-    double factor; /* factor by which the call is slowed down, 1 or more */
-    int32_t peer;  /* OPENREG_PEER_* */
+    double factor;         /* factor by which the call is slowed down, 1 or more */
+    int32_t peer;          /* OPENREG_PEER_* */
+    uint32_t milliseconds; /* that openreg_faults_ask() has waited */
     char text[OPENREG_FAULT_TEXT_SIZE + 96];
 } openreg_fault_verdict;
 
-/* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers hold locks. */
+/* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers may hold locks. Waits, or ends the process, at
+ * calls alone around which none is held. */
 int openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
 
 /* Begins a plan for the devices of one driver, or with NULL of all. Errors: as openreg_faults_begin(); the text of

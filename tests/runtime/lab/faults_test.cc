@@ -2,9 +2,13 @@
 // Plans of faults (openreg/faults.h): which calls they hit, how that shows, and what is as before afterwards.
 #include <openreg/faults.h>
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "../runtime_test.h"
@@ -313,6 +317,36 @@ TEST_F(FaultsTest, Peers) {
   EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_OK);
   EXPECT_EQ(openreg_faults_of_collective(OPENREG_HOST), OPENREG_PEER_IS_SILENT);
   EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_DIES);
+}
+
+// Of the process's rank alone: a call that waits first, and the end of the process
+TEST_F(FaultsTest, Ranks) {
+  begin("rank 1 late 0.05s; rank 2 killed at collective 2");
+  unset("RANK");
+  EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_OK);
+  EXPECT_EQ(hits(), 0u);
+  set("RANK", "1");
+  const auto begin_time = std::chrono::steady_clock::now();
+  EXPECT_EQ(openreg_faults_of_collective(0), OPENREG_PEER_OK);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin_time, std::chrono::milliseconds(50));
+  EXPECT_EQ(hits(), 1u);
+  set("RANK", "2");
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)openreg_faults_of_collective(OPENREG_HOST);
+    (void)openreg_faults_of_collective(OPENREG_HOST);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  unset("RANK");
+  openreg_faults wrong = nullptr;
+  EXPECT_EQ(openreg_faults_begin("rank late 1s", &wrong), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "\"late\" in \"rank late 1s\" is not a number");
+  EXPECT_EQ(openreg_faults_begin("late 5", &wrong), OPENREG_E_INVALID);
+  EXPECT_CONTAINS(last_message(), "for how long the call waits, as 0.2s");
+  EXPECT_EQ(openreg_faults_begin("allocations killed", &wrong), OPENREG_E_INVALID);
 }
 
 // The variable is an option of the driver: at work from its opening on, and a bad one fails the opening by its name
