@@ -153,7 +153,7 @@ distributed-suite: build
 # The tests under the race detector, which has nothing to say of them. Those of races plant their own.
 race-check: build $(CLIENTS)
 	cmake --build $(BUILD) --parallel $(JOBS)
-	TEST_OPENREG_RACES=raise $(call RUN_CTEST,$(BUILD)) --label-regex runtime --exclude-regex 'RacesTest|validated'
+	TEST_OPENREG_RACES=raise $(call RUN_CTEST,$(BUILD)) --label-regex runtime --exclude-regex 'Race|validated'
 	OPENREG_SIM_RACES=raise python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/python/races
 
 acceptance: build $(CLIENTS)

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "driver/driver_calls.h"
+#include "driver/extensions.h"
 #include "driver/span.h"
 #include "watch/capture.h"
 
@@ -270,7 +271,7 @@ openreg_stream_synchronize(int32_t index, openreg_stream stream)
     return OPENREG_OK;
 }
 
-/* A host function that first reports to observers that the host is ordered behind its stream. */
+/* A host function that first reports to observers that the host is ordered behind its stream. It runs once. */
 typedef struct followed_function {
     void (*function)(void *argument);
     void *argument;
@@ -310,6 +311,16 @@ launch_followed(const char *call, openreg_device *device, openreg_stream stream,
     return status;
 }
 
+static int
+is_captured_by_driver(const char *call, openreg_device *device, openreg_driver_stream handle)
+{
+    openreg_call_begin(device, call);
+    const int is_captured =
+        openreg_driver_captures(device->driver->table, device->driver->instance, device->ordinal, handle);
+    (void)openreg_call_end(device, call, OPENREG_OK);
+    return is_captured;
+}
+
 openreg_status
 openreg_stream_launch_host_func(int32_t index, openreg_stream stream, void (*function)(void *argument), void *argument)
 {
@@ -325,7 +336,7 @@ openreg_stream_launch_host_func(int32_t index, openreg_stream stream, void (*fun
     openreg_stream_is_used(device, call, stream);
     if (stream == OPENREG_STREAM_DEFAULT)
         atomic_store_explicit(&device->streams->has_default_functions, 1, memory_order_relaxed);
-    if (openreg_is_observed(OPENREG_OBSERVE_USES))
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && !is_captured_by_driver(call, device, handle))
         return launch_followed(call, device, stream, handle, function, argument);
     return openreg_call_host_func(device, call, handle, function, argument);
 }

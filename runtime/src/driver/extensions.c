@@ -82,3 +82,16 @@ openreg_find_extension(const char *call, const openreg_opened_driver *driver, co
     }
     return table;
 }
+
+int
+openreg_driver_captures(const openreg_driver *table, openreg_instance instance, int32_t ordinal,
+                        openreg_driver_stream stream)
+{
+    const openreg_extension *const what = &openreg_extension_graph;
+    const openreg_graph_table *const graphs =
+        table->extension == NULL ? NULL : table->extension(instance, what->name, what->version);
+    char why[160];
+    int32_t status = OPENREG_CAPTURE_NONE;
+    return graphs != NULL && openreg_extension_is_fit(what, graphs, why, sizeof why) &&
+           graphs->status(instance, ordinal, stream, &status) == OPENREG_OK && status != OPENREG_CAPTURE_NONE;
+}

@@ -35,4 +35,8 @@ OPENREG_INTERNAL openreg_status openreg_call_extension(const char *call, const o
 const void *openreg_find_extension(const char *call, const openreg_opened_driver *driver,
                                    const openreg_extension *what);
 
+/* 1: the driver itself is capturing the stream for a graph: each launch does what is queued now, or nothing ever does. */
+OPENREG_INTERNAL int openreg_driver_captures(const openreg_driver *table, openreg_instance instance, int32_t ordinal,
+                                             openreg_driver_stream stream);
+
 #endif

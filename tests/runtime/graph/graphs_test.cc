@@ -483,6 +483,32 @@ TEST_F(GraphsTest, OfTheDriverValidated) {
   EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
 }
 
+// What watches a stream wraps functions that run once; those in a driver's graph run at each launch.
+TEST_F(GraphsTest, OfTheDriverWatched) {
+  set("OPENREG_RACES", "report");
+  set("OPENREG_DRIVER_LIBRARIES", "mutants:" + driver_path("mutants_exporting"));
+  set("OPENREG_DRIVERS", "mutants");
+  const openreg_stream stream = from_pool(0);
+  void *const first = allocate(0, stream), *const second = allocate(0, stream);
+  openreg_faults faults = nullptr;
+  ASSERT_EQ(openreg_faults_begin("copies slow 2x", &faults), OPENREG_OK) << last_message();
+  std::atomic<int> runs{0};
+  const auto count = [](void* counter) { ++*static_cast<std::atomic<int>*>(counter); };
+  begin(stream);
+  ASSERT_EQ(openreg_stream_launch_host_func(0, stream, count, &runs), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memcpy_async(0, stream, second, 0, first, 0, kSize), OPENREG_OK) << last_message();
+  openreg_graph_exec exec = end(stream);
+  for (int i = 1; i < 4; ++i) {
+    fill(first, 0, static_cast<uint8_t>(i), stream);
+    launch(exec, stream);
+    EXPECT_EQ(runs, i);
+    EXPECT_EQ(values(second, 0), (std::set<int>{i}));
+  }
+  openreg_faults_end(faults);
+  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  for (void* memory : {first, second}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+}
+
 // A driver of seven functions, without streams, events and host functions: each stream is a capture's own.
 TEST_F(GraphsTest, DriverOfSevenFunctions) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
@@ -494,6 +520,7 @@ TEST_F(GraphsTest, DriverOfSevenFunctions) {
   fill(memory, 0, 2, stream);
   fill(memory, 0, 3, other);
   openreg_graph_exec exec = end(stream);
+  ASSERT_EQ(openreg_stream_synchronize(0, other), OPENREG_OK);
   EXPECT_EQ(values(memory, 0), (std::set<int>{3}));
   launch(exec, other);
   EXPECT_EQ(values(memory, 0), (std::set<int>{2}));
