@@ -128,6 +128,8 @@ def main() -> int:
     make_copy(folder, options.name)
     left_out = [f"--ignore=tests/python/{path}" for path in LEFT_OUT]
     environment = {key: value for key, value in os.environ.items() if key != "OPENREG_DEVICE_NAME"}
+    # Under a vendor's name only his own drivers are chosen without a variable.
+    environment["OPENREG_DRIVERS"] = environment["TEST_OPENREG_DRIVERS"] = "sim"
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(folder / "declared"), environment.get("PYTHONPATH", "")))
     )

@@ -129,6 +129,8 @@ def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) ->
         kept = "OPENREG_SIM_RACES"  # the whole suite can be run under it: `make race-check`
         inherited = {k: v for k, v in os.environ.items() if k == kept or not k.startswith("OPENREG_")}
         settings = {**inherited, "OPENREG_PREFERENCES": os.devnull, **environment}
+        if drivers := os.environ.get("TEST_OPENREG_DRIVERS"):  # tools/named_tests.py
+            settings.setdefault("OPENREG_DRIVERS", drivers)
         variables = {k: v for k, v in settings.items() if v is not None}
         code = textwrap.dedent(code)
         if not is_fresh and not arguments and warm_interpreter.fits(variables):
