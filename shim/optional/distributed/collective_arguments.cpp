@@ -38,8 +38,7 @@ int32_t library_reduction(const c10d::ReduceOp& op) {
       C10_THROW_ERROR(
           NotImplementedError,
           "With OPENREG_COMM=1 collectives are the driver's library's, which has SUM, AVG, PRODUCT, MIN and MAX, but "
-          "no "
-          "bit operations and no premultiplied sums. Without the variable tensors are staged through gloo.");
+          "no bit operations. Without the variable tensors are staged through gloo.");
   }
 }
 

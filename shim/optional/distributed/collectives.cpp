@@ -12,6 +12,7 @@
 
 #include "shim/optional/distributed/driver_collectives.h"
 #include "shim/optional/distributed/entry.h"
+#include "shim/optional/distributed/premultiplied_sum.h"
 #include "shim/optional/distributed/staged_backend.h"
 
 namespace c10::openreg {
@@ -78,6 +79,8 @@ void serve_process_group(c10d::ProcessGroup& group, const std::optional<HostBack
   }
   auto staged = backend_over(own.has_value() ? *own : HostBackend(host), group.getStore());
   staged->setBoundDeviceId(group.getBoundDeviceId());
+  staged->setGroupUid(group.getGroupName()); // the group takes its name from one of its backends
+  staged->setGroupDesc(group.getGroupDesc());
   group.setBackend(kOpenreg, Type::CUSTOM, staged);
   if (gloo_for(group, devices, c10::DeviceType::CUDA) == host) {
     // "gloo" is for CUDA, too, also where there is none. splitGroup() splits the backend of each device, and two of one
@@ -93,6 +96,7 @@ void openreg_choose_backend(const c10::OperatorHandle& op, c10::DispatchKeySet k
     if (const auto group = c10::openreg::group_among(torch::jit::last(*stack, op.schema().arguments().size()))) {
       c10::openreg::serve_process_group(*group);
     }
+    c10::openreg::premultiply(op, *stack);
   }
   op.redispatchBoxed(
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect), stack);

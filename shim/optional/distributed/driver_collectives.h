@@ -27,7 +27,7 @@ TORCH_OPENREG_API bool driver_collectives_are_wanted();
 //   Errors         of a peer, and timeouts, are seen by a thread that watches: it aborts the communicator, and the streams that
 //                  wait, later calls and the Work have the error, with the call, the ranks and the shapes.
 //   Types          sums of bool are "or"; complex sums are those of their parts; where the library lacks a type its bytes are
-//                  moved; what can't be reduced is TypeError, and bit operations and premultiplied sums NotImplementedError.
+//                  moved; what can't be reduced is TypeError, and bit operations NotImplementedError.
 class TORCH_OPENREG_API DriverBackend final : public StagedBackend {
  public:
   DriverBackend(HostBackend host, c10::intrusive_ptr<c10d::Store> store);

@@ -240,10 +240,6 @@ StagedBackend::StagedBackend(HostBackend host)
     : Backend(host.rank(), host.size()),
       last_part_(c10::intrusive_ptr<Backend>()),
       host_(std::move(host)) {
-  if (const auto* const known = host_.known()) { // of a group that has its name already
-    pg_uid_ = known->getGroupUid();
-    pg_desc_ = known->getGroupDesc();
-  }
   init();
 }
 

@@ -86,10 +86,10 @@ def types_of_messages(rank: int, device: torch.device) -> None:
 
 @check
 def reductions(rank: int, device: torch.device) -> None:
-    """Bits of what has none, averages of integers, premultiplied sums, an order of complex numbers."""
+    """Bits of what has none, averages of integers, premultiplied sums of them, an order of complex numbers."""
     premultiplied = dist._make_nccl_premul_sum(2.0)
     refused = [(torch.float32, op, "non-integral") for op in (OPS.BAND, OPS.BOR, OPS.BXOR)]
-    refused += [(torch.float32, premultiplied, "PREMUL_SUM"), (torch.int64, premultiplied, "PREMUL_SUM")]
+    refused += [(torch.int64, premultiplied, "PREMUL_SUM")]
     refused += [(torch.int64, OPS.AVG, "AVG is for"), (torch.bool, OPS.AVG, "AVG is for")]
     for dtype, op, text in refused:
         for name, reduce in REDUCING.items():
@@ -99,6 +99,29 @@ def reductions(rank: int, device: torch.device) -> None:
     for name in ("reduce", "reduce_scatter", "reduce_scatter_tensor"):
         with pytest.raises(RuntimeError, match="complex"):
             REDUCING[name](making(device, torch.complex64), 3, OPS.MAX)
+    assert_group_is_well(device)
+
+
+@check
+def premultiplied_sums(rank: int, device: torch.device) -> None:
+    """What gloo lacks and NCCL has: a sum of what is multiplied first, by a number or a tensor; the inputs stay as they are."""
+
+    def make(n: int) -> torch.Tensor:
+        return torch.full((n,), 2.0 + rank, device=device)
+
+    for factor in (0.5, torch.full((1,), 0.5, device=device)):
+        op = dist._make_nccl_premul_sum(factor)
+        one, several, root = torch.nn.Parameter(make(3)), [make(1), make(2)], make(3)
+        dist.all_reduce(one, op)
+        dist.all_reduce_coalesced(several, op)
+        dist.reduce(root, 1, op)
+        assert torch.cat([one.detach(), *several]).tolist() == [2.5] * 6
+        assert root.tolist() == [2.5 if rank == 1 else 2.0] * 3
+        inputs, outputs = [make(3), make(3)], [torch.zeros(3, device=device) for _ in range(2)]
+        dist.reduce_scatter(outputs[0], inputs, op)
+        dist.reduce_scatter_tensor(outputs[1], torch.cat(inputs), op)
+        assert torch.cat(outputs).tolist() == [2.5] * 6
+        assert torch.cat(inputs).tolist() == [2.0 + rank] * 6
     assert_group_is_well(device)
 
 

@@ -76,6 +76,8 @@ def results_are_those_of_the_cpu(rank: int, device: torch.device) -> None:
     big = torch.full((1 << 20,), 1.0 + rank, device=device)
     dist.all_reduce(big, dist.ReduceOp.AVG)
     assert big.cpu().eq(1.5).all()
+    dist.all_reduce(big, dist._make_nccl_premul_sum(2.0))
+    assert big.cpu().eq(6).all()
 
 
 @check
@@ -114,7 +116,7 @@ def types_that_the_library_lacks(rank: int, device: torch.device) -> None:
         dist.all_reduce(short)
     dist.broadcast(short, 1)
     assert short.tolist() == [1, 1, 1]
-    with pytest.raises(NotImplementedError, match="premultiplied"):
+    with pytest.raises(NotImplementedError, match="bit operations"):
         dist.all_reduce(torch.ones(3, dtype=torch.int32, device=device), dist.ReduceOp.BXOR)
 
 

@@ -151,16 +151,19 @@ def two_threads_use_it_first(rank: int, device: torch.device) -> None:
 
 
 def what_describes_a_group(rank: int, device: torch.device) -> None:
-    """Answered without connecting it."""
-    before = threads()
-    group = dist.new_group(list(range(WORLD)), backend="openreg_gloo")
-    assert (dist.get_backend(group), dist.get_rank(group), dist.get_world_size(group)) == ("openreg_gloo", rank, WORLD)
-    assert dist.get_process_group_ranks(group) == list(range(WORLD))
-    dist.distributed_c10d._set_pg_timeout(dist.distributed_c10d.default_pg_timeout, group)
-    assert threads() == before
-    begin = time.monotonic()
-    dist.destroy_process_group(group)
-    assert time.monotonic() - begin < 1
+    """Answered without connecting it. Meshes and compiled collectives find a group by its name."""
+    for backend in BACKENDS:
+        before = threads()
+        group = dist.new_group(list(range(WORLD)), backend=backend, group_desc="all")
+        assert (dist.get_backend(group), dist.get_rank(group), dist.get_world_size(group)) == (backend, rank, WORLD)
+        assert dist.get_process_group_ranks(group) == list(range(WORLD))
+        assert dist.distributed_c10d._resolve_process_group(group.group_name) is group
+        assert group.group_desc == "all"
+        dist.distributed_c10d._set_pg_timeout(dist.distributed_c10d.default_pg_timeout, group)
+        assert threads() == before or backend == "gloo"  # whose part for the CPU is PyTorch's, and connects at once
+        begin = time.monotonic()
+        dist.destroy_process_group(group)
+        assert time.monotonic() - begin < 1
 
 
 def dropped_by_a_rank(rank: int, device: torch.device) -> None:
