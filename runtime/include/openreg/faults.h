@@ -33,7 +33,7 @@
  *               slow Fx  takes F times as long (copies)
  *               peer dies, peer silent   a collective fails at once, or after its group's timeout (collectives)
  *               late Ts  the call first waits T seconds (collectives, operators, work, records, waits)
- *               killed   SIGKILL ends the process (likewise)
+ *               killed   SIGKILL ends the process (the same calls)
  * "seed N" as an item of its own is the seed of the probabilities and of which byte is hit; without it that is
  * OPENREG_SIM_SEED, else 0. So a plan hits the same calls in each run of a program that makes the same calls. */
 #ifndef OPENREG_FAULTS_H

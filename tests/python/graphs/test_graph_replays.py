@@ -553,6 +553,7 @@ def test_static_inputs_that_are_still_written() -> None:
     x = torch.zeros(1 << 20, device=D)
     busy, stream = torch.openreg.Stream(), torch.openreg.Stream()
     graph = torch.openreg.OpenRegGraph()
+    busy.wait_stream(torch.openreg.current_stream())
     with torch.openreg.stream(busy):
         for _ in range(20):
             x += 1
