@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from _torch_openreg_device_name import device_name
 
 _MISSING: Any = object()
@@ -107,3 +109,26 @@ class Connection(Replacements):
         with self._lock:
             self.is_on = False
             self.take_back()
+
+
+def connection_of_choice(
+    library: str, choose: Callable[[], str], below: Connection | None, *, has_index: bool = False
+) -> Connection:
+    """The connection to a library that chooses a device by a function: openreg where it would be the CPU.
+
+    Args:
+        library: Its name, and that of the package whose modules have imported the function.
+        choose: Returns the name of a device.
+        below: As for ``Connection``.
+        has_index: Whether the name has an index then, that of the current device.
+    """
+
+    @functools.wraps(choose)
+    def chosen() -> str:
+        device = choose()
+        if not connection.is_on or device != "cpu" or not torch.openreg.is_available():
+            return device
+        return f"{device_name()}:{torch.openreg.current_device()}" if has_index else device_name()
+
+    connection = Connection(library, lambda replaced: replaced.everywhere(choose, chosen, library), below)
+    return connection

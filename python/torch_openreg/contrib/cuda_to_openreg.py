@@ -37,7 +37,7 @@ from _torch_openreg_device_name import device_name
 import torch_openreg  # noqa: F401
 from torch_openreg import _C_cuda
 from torch_openreg._compile import _hooks
-from torch_openreg.contrib import _cuda_persona
+from torch_openreg.contrib import _cuda_operators, _cuda_persona
 from torch_openreg.contrib._replacements import Replacements
 
 __all__ = ["Factory", "disable", "disabled", "enable", "enabled", "is_enabled", "is_outside", "redirected"]
@@ -47,6 +47,7 @@ _MISSING: Any = object()
 _lock = threading.RLock()
 _replaced = Replacements()
 _builtins: list[Any] = []  # what TorchScript takes for operators of PyTorch's
+_operators: list[torch.library.Library] = []
 _memory = _cuda_persona.Memory()
 _persona: _cuda_persona.Persona | None = None
 
@@ -472,7 +473,9 @@ def _redirect_distributed() -> None:
 
     @functools.wraps(is_nccl_available)
     def nccl_available() -> bool:
-        return _is_outside() or bool(is_nccl_available())
+        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
+        is_for_hooks = caller == torch.nn.parallel.distributed.__name__  # DDP's in bfloat16, which gloo carries too
+        return is_for_hooks or is_outside(caller) or bool(is_nccl_available())
 
     # Below what modules may hold already: init_process_group(), new_group(), DeviceMesh.
     _replace(c10d, "_new_process_group_helper", new_process_group)
@@ -582,6 +585,7 @@ def enable(persona: str | None = None) -> None:
             raise RuntimeError("This PyTorch drives CUDA itself; cuda_to_openreg would take it away from the program.")
         _memory.set(_persona)
         _C_cuda._name_devices_cuda(True)
+        _operators.append(_cuda_operators.register())
         try:
             for redirect in (
                 _redirect_tensors,
@@ -608,6 +612,8 @@ def disable() -> None:
             torch.jit._builtins._get_builtin_table().pop(id(_builtins.pop()), None)
         _replaced.take_back()
         _C_cuda._name_devices_cuda(False)
+        while _operators:
+            _operators.pop()._destroy()
         _memory.take_back()
 
 

@@ -7,31 +7,14 @@ where it would say the CPU. ``disable()`` takes it back.
 
 from __future__ import annotations
 
-import functools
-
 import peft.utils.other
-import torch
-from _torch_openreg_device_name import device_name
 
-from torch_openreg.contrib._replacements import Connection
+from torch_openreg.contrib._replacements import connection_of_choice
 from torch_openreg.contrib.transformers import connection as _transformers
 
 __all__ = ["disable", "enable", "is_enabled"]
 
-_real_infer_device = peft.utils.other.infer_device
-
-
-@functools.wraps(_real_infer_device)
-def _infer_device() -> str:
-    device: str = _real_infer_device()
-    return device_name() if connection.is_on and device == "cpu" and torch.openreg.is_available() else device
-
-
-def _replace(replaced: Connection) -> None:
-    replaced.everywhere(_real_infer_device, _infer_device, "peft")
-
-
-connection = Connection("peft", _replace, _transformers)
+connection = connection_of_choice("peft", peft.utils.other.infer_device, _transformers)
 enable, disable, is_enabled = connection.enable, connection.disable, connection.is_enabled
 
 

@@ -303,6 +303,23 @@ def test_graphs() -> None:
 
 
 @pytest.mark.usefixtures("on")
+def test_weights_of_four_bits() -> None:
+    """As torchao calls CUDA's operators for them; the shape of packed weights is CUDA's."""
+    rows, columns, group = 64, 256, 32
+    numbers = torch.randint(0, 16, (rows, columns), dtype=torch.int32)
+    scales = torch.randn(columns // group, rows, 2, dtype=torch.bfloat16)
+    x = torch.randn(5, columns, dtype=torch.bfloat16)
+    scale, zero = scales.float().transpose(0, 1).split(1, dim=-1)
+    expected = x.float() @ ((numbers.view(rows, -1, group) - 8) * scale + zero).view(rows, columns).T
+    in_bytes = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
+    packed = torch.ops.aten._convert_weight_to_int4pack(in_bytes.cuda(), 8)
+    assert (packed.shape, packed.dtype) == ((8, 2, 32, 4), torch.int32)
+    out = torch.ops.aten._weight_int4pack_mm(x.cuda(), packed, group, scales.cuda())
+    assert out.is_cuda
+    torch.testing.assert_close(out.cpu().float(), expected, rtol=0.02, atol=0.5)
+
+
+@pytest.mark.usefixtures("on")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_mixed_precision() -> None:
     """autocast in its three spellings with CUDA's default type, GradScaler, and functions of one's own."""
