@@ -33,7 +33,7 @@
 #   make coverage   line coverage of the C code, at least 90 %
 #   make mutate     plants defects in a copy of the runtime and lists those that no test finds;
 #                   MUTATE="--sample 200 runtime/src/memory", MUTATE="--kinds lock --sanitize thread"
-#   make client-suites  other libraries' own tests for several GPUs, on simulated ones, and libraries that are large
+#   make library-suites other libraries' own tests on simulated devices and on the CPU, at fixed commits
 #   make distributed-suite  PyTorch's own tests of torch.distributed, in two and three ranks; a failure that the list of known
 #                   ones lacks, or a known one that passes, is an error; SUITE="--ways nccl --ranks 2 test_ddp_uneven_inputs"
 #   make opinfo     every operator of PyTorch's databases against the CPU, aliased and staged
@@ -69,7 +69,7 @@ RUN_CTEST = ctest --test-dir $(1) --output-on-failure --no-tests=error -j $(JOBS
 RUN_SANITIZED = $(call RUN_CTEST,$(1)) --output-log $(1)/tests.log && \
   ! grep -E '(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ' $(1)/tests.log
 
-.PHONY: help all build demo demo-distributed quick test test-long test-conformance test-named race-check client-suites distributed-suite acceptance fuzz opinfo opinfo-compiled opinfo-captured nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-shim-clang lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
+.PHONY: help all build demo demo-distributed quick test test-long test-conformance test-named race-check library-suites distributed-suite acceptance fuzz opinfo opinfo-compiled opinfo-captured nightly check-mutants check-opencl gpu-check bench lint lint-c lint-headers lint-headers-torch lint-shim-clang lint-rooms lint-format lint-python format asan tsan valgrind aarch64 coverage mutate docs wheel wheel-test wheel-test-one check-torch sdist sdist-check clean
 all: build
 
 help:
@@ -143,9 +143,11 @@ nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shi
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 
-client-suites: build $(CLIENTS)
+# An hour, and the network: other libraries' tests at the commits of tests/library_suites/suites.py. SUITES="ignite peft": these.
+library-suites: build $(CLIENTS)
 	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt -r requirements-clients-more.txt
-	OPENREG_TEST_CLIENT_SUITES=1 OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_cuda_programs.py tests/python/clients/test_large_clients.py tests/python/clients/test_deepspeed.py
+	OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_large_clients.py tests/python/clients/test_deepspeed.py
+	python tests/library_suites/run.py --page docs/library-suites.md $(SUITES)
 
 distributed-suite: build
 	python tests/distributed_suite/run.py $(SUITE)
@@ -360,5 +362,5 @@ sdist-check: $(PACKAGES)
 	python tools/sdist_check.py $(if $(filter no,$(ISOLATION)),--no-isolation)
 
 clean:
-	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json opinfo-captured.json distributed-suite.json gpu-check.json demo-output
+	rm -rf build build-* dist python/*.egg-info bench.json opinfo.json opinfo-compiled.json opinfo-captured.json distributed-suite.json library-suites.json gpu-check.json demo-output
 	cd python/torch_openreg && rm -rf bin include lib share _build_info.py *.so

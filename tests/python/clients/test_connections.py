@@ -53,6 +53,25 @@ def test_files_of_programs_for_cuda(script: Any) -> None:
     assert script(FILES, OPENREG_AS_CUDA="1").stdout == "cuda:1 cuda:1 cuda:0\n"
 
 
+SPECIFIED = """
+import torchvision_operators
+from transformers import testing_utils as tests
+tests.backend_manual_seed(tests.torch_device, 3)
+tests.backend_empty_cache(tests.torch_device)
+print(tests.torch_device, tests.backend_device_count(tests.torch_device))
+"""
+
+
+# the file of the documentation's page
+@pytest.mark.long
+def test_transformers_tests_take_the_device(script: Any, tmp_path: Path, root: Path) -> None:
+    pytest.importorskip("transformers")
+    page = (root / "docs/testing-with-openreg.md").read_text()
+    (tmp_path / "openreg_spec.py").write_text(page[page.index("import torch\nDEVICE_NAME") :].partition("```")[0])
+    done = script(SPECIFIED, TRANSFORMERS_TEST_DEVICE_SPEC="openreg_spec.py", OPENREG_SIM_DEVICES="3")
+    assert done.stdout == "openreg 3\n"
+
+
 LAUNCHED = """
 import json, os, sys
 import torchvision_operators

@@ -6,7 +6,6 @@ torchrun and `accelerate launch`.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +56,16 @@ def test_trainer_on_two_devices(script: Any, tmp_path: Path) -> None:
     assert losses == pytest.approx(json.loads(report.read_text())[0], rel=1e-4)
 
 
-# The others, by `make client-suites`.
-OWN = ["test_ops"]
-if os.environ.get("OPENREG_TEST_CLIENT_SUITES") == "1":
-    OWN += ["test_sync", "test_script", "test_merge_weights"]
-
-
-# Accelerate's tests of what several GPUs are to do, as pip ships them: a process for each device, over gloo
+# Accelerate's test of collectives, as pip ships it: a process for each device, over gloo. The others: `make library-suites`
 @pytest.mark.long
-@pytest.mark.parametrize("name", OWN)
-def test_accelerate_own_tests(script: Any, name: str) -> None:
+def test_accelerate_own_test(script: Any) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *AS_CUDA)
     program = (
         "import runpy, sys, torchvision_operators; runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
     )
     connections = ("-m", "torch_openreg.contrib.accelerate")
     script(
-        program, f"accelerate.test_utils.scripts.{name}", launcher=(*launcher, *connections), OPENREG_SIM_DEVICES="2"
+        program, "accelerate.test_utils.scripts.test_ops", launcher=(*launcher, *connections), OPENREG_SIM_DEVICES="2"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""bitsandbytes, torchrl and fastai, which are large: requirements-clients-more.txt, installed by `make client-suites`."""
+"""bitsandbytes, torchrl and fastai, which are large: requirements-clients-more.txt, installed by `make library-suites`."""
 
 from __future__ import annotations
 
