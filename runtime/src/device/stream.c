@@ -315,8 +315,8 @@ static int
 is_captured_by_driver(const char *call, openreg_device *device, openreg_driver_stream handle)
 {
     openreg_call_begin(device, call);
-    const int is_captured =
-        openreg_driver_captures(device->driver->table, device->driver->instance, device->ordinal, handle);
+    const int is_captured = openreg_driver_captures(device->driver->table, device->driver->instance, device->ordinal,
+                                                    handle);
     (void)openreg_call_end(device, call, OPENREG_OK);
     return is_captured;
 }
