@@ -199,8 +199,8 @@ def write_page(page: Path, report: dict[str, Any]) -> None:
     import torch
 
     rows, known = [], []
-    for name, found in report.items():
-        suite = SUITES[name]
+    for name, suite in SUITES.items():
+        found = report.get(name, {"counts": {}, "seconds": {}})
         cells = []
         for way in ("cpu", "openreg"):
             counts = found["counts"].get(way)
@@ -208,6 +208,8 @@ def write_page(page: Path, report: dict[str, Any]) -> None:
         link = f"[{name}]({suite.repository}/tree/{suite.commit})"
         minutes = found["seconds"].get("openreg", 0) / 60
         rows.append(f"| {link} | {suite.selection} | {' | '.join(cells)} | {minutes:.0f} |")
+        if "openreg" not in found["counts"]:
+            continue
         known += [f"- {name}: `{pattern}`: {reason}" for pattern, reason in suite.known.items()]
         known += [f"- {name}: `{pattern}` is not run: {reason}" for pattern, reason in suite.not_run.items()]
     lines = [
