@@ -88,8 +88,9 @@ openreg_driver_captures(const openreg_driver *table, openreg_instance instance, 
                         openreg_driver_stream stream)
 {
     const openreg_extension *const what = &openreg_extension_graph;
-    const openreg_graph_table *const graphs =
-        table->extension == NULL ? NULL : table->extension(instance, what->name, what->version);
+    const openreg_graph_table *const graphs = table->extension == NULL
+                                                  ? NULL
+                                                  : table->extension(instance, what->name, what->version);
     char why[160];
     int32_t status = OPENREG_CAPTURE_NONE;
     return graphs != NULL && openreg_extension_is_fit(what, graphs, why, sizeof why) &&
