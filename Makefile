@@ -143,7 +143,7 @@ nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shi
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	tools/valgrind $(BUILD)
 
-# An hour, and the network: other libraries' tests at the commits of tests/library_suites/suites.py. SUITES="ignite peft": these.
+# Takes the network, and the minutes in docs/library-suites.md: other libraries' tests (tests/library_suites/suites.py). SUITES="ignite peft": these.
 library-suites: build $(CLIENTS)
 	$(PIP) install --quiet -r requirements-dev.txt -r requirements-clients.txt -r requirements-clients-more.txt
 	OPENREG_TEST_LONG=1 python -m pytest tests/python/clients/test_large_clients.py tests/python/clients/test_deepspeed.py

@@ -227,7 +227,7 @@ def write_page(page: Path, report: dict[str, Any]) -> None:
         "",
         *known,
         "",
-        "`make library-suites` runs them again: it clones each repository, and needs the network and about an hour.",
+        "`make library-suites` runs them again, each on the CPU too: it clones the repositories, and needs the network.",
     ]
     page.write_text("\n".join(lines) + "\n")
 

@@ -11,7 +11,7 @@ def _convert_weight_to_int4pack(weight: torch.Tensor, tiles: int) -> torch.Tenso
 
     Args:
         weight: uint8, of shape [n, k / 2]: two numbers in a byte, the first one in its upper half.
-        tiles: Of 16 columns, that lie together.
+        tiles: How many tiles of 16 columns lie together.
 
     Returns:
         int32, of CUDA's shape [n / 8, k / (16 * tiles), 32, tiles / 2]; the bytes are in the CPU's order.
@@ -29,7 +29,7 @@ def _weight_int4pack_mm(x: torch.Tensor, packed: torch.Tensor, group: int, scale
 
 
 def register() -> torch.library.Library:
-    """Gives them to the device until the library ends."""
+    """Registers them for the device, until ``_destroy()`` of the result."""
     library = torch.library.Library("aten", "IMPL")
     for function in (_convert_weight_to_int4pack, _weight_int4pack_mm):
         library.impl(function.__name__, function, "PrivateUse1")

@@ -585,8 +585,8 @@ def enable(persona: str | None = None) -> None:
             raise RuntimeError("This PyTorch drives CUDA itself; cuda_to_openreg would take it away from the program.")
         _memory.set(_persona)
         _C_cuda._name_devices_cuda(True)
-        _operators.append(_cuda_operators.register())
         try:
+            _operators.append(_cuda_operators.register())
             for redirect in (
                 _redirect_tensors,
                 _redirect_cuda,

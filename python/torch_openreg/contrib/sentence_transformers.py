@@ -7,7 +7,7 @@ Importing this module lets a ``SentenceTransformer`` without a device take openr
 
 from __future__ import annotations
 
-import sentence_transformers.base.model  # (has the function by a name of its own)
+import sentence_transformers.base.model  # which imports the function
 import sentence_transformers.util
 
 from torch_openreg.contrib._replacements import connection_of_choice
