@@ -28,7 +28,12 @@ endif()
 # which _FORTIFY_SOURCE needs, and sanitizers look for the same.
 add_library(openreg_shipped INTERFACE)
 target_link_libraries(openreg_shipped INTERFACE openreg_options)
-target_compile_options(openreg_shipped INTERFACE -fstack-protector-strong "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+target_compile_options(openreg_shipped INTERFACE -fstack-protector-strong)
+# By folder: the last map that fits holds, and PyTorch's headers may lie in the checkout's .venv (OpenregTorch.cmake).
+foreach(openreg_folder runtime shim csrc)
+  target_compile_options(openreg_shipped INTERFACE
+    "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/${openreg_folder}/=${openreg_folder}/")
+endforeach()
 target_link_options(openreg_shipped INTERFACE "LINKER:-z,relro" "LINKER:-z,now")
 if(NOT OPENREG_SANITIZE AND NOT OPENREG_COVERAGE)
   target_compile_options(openreg_shipped INTERFACE "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=3>")
