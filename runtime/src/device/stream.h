@@ -6,7 +6,7 @@
 #include "driver/device_table.h"
 #include "watch/observers.h"
 
-/* For activation.c; `generation` is that of the device's table. NULL if memory is short. destroy() synchronises and destroys
+/* For built_table.c; `generation` is that of the device's table. NULL if memory is short. destroy() synchronises and destroys
  * the streams that were made. */
 struct openreg_stream_set *openreg_stream_set_create(openreg_device *device, uint32_t generation);
 void openreg_stream_set_destroy(struct openreg_stream_set *streams);

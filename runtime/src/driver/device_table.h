@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* device_table.h: the table of devices that openreg_init() builds, and how the rest of the runtime reaches a device.
- * Internal. Made and destroyed by activation.c; entries never move or change while the table is published. */
+ * Internal. Made by selection/built_table.c and published by activation.c; entries never move or change while the table is
+ * published. */
 #ifndef OPENREG_SRC_DEVICE_TABLE_H
 #define OPENREG_SRC_DEVICE_TABLE_H
 

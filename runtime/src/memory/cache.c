@@ -16,11 +16,6 @@
 
 static const char malloc_call[] = "openreg_malloc";
 
-static openreg_lock all_lock = OPENREG_LOCK_INITIALIZER; /* guards the list; outside each cache's lock */
-static struct openreg_cache *all;
-
-#define CACHE_ALIGNMENT 128 /* two cache lines: avoids false sharing through adjacent-line prefetch */
-
 /* --------------------------------------------------------------------------------------------------------- objects */
 
 /* Blocks are not freed before the cache: a chunk holds many, and the number of blocks settles. */
@@ -53,65 +48,6 @@ openreg_cache_give_block(struct openreg_cache *cache, openreg_block *block)
 {
     block->u.free.next = cache->unused_blocks;
     cache->unused_blocks = block;
-}
-
-struct openreg_cache *
-openreg_cache_create(openreg_device *device)
-{
-    const size_t size = (sizeof(struct openreg_cache) + CACHE_ALIGNMENT - 1) / CACHE_ALIGNMENT * CACHE_ALIGNMENT;
-    void *memory;
-    if (posix_memalign(&memory, CACHE_ALIGNMENT, size) != 0)
-        return NULL;
-    struct openreg_cache *cache = memset(memory, 0, size);
-    cache->device = device;
-    cache->fraction = -1;
-    cache->schedule = openreg_find_extension("openreg_init", device->driver, &openreg_extension_schedule);
-    if (cache->schedule != NULL)
-        openreg_cache_feature(OPENREG_FEATURE_POISON, true);
-    cache->uncached.flags = OPENREG_MEMORY_POOL_NO_SPLIT;
-    openreg_lock_init(&cache->flush);
-    openreg_lock_init(&cache->answer_lock);
-    (void)pthread_cond_init(&cache->answer, NULL);
-    openreg_lock_acquire(&all_lock);
-    cache->next_of_all = all;
-    all = cache;
-    openreg_lock_release(&all_lock);
-    return cache;
-}
-
-void
-openreg_cache_set_closed(struct openreg_cache *cache, bool is_closed)
-{
-    openreg_fast_lock_acquire(&cache->lock);
-    cache->is_closed = is_closed;
-    openreg_fast_lock_release(&cache->lock);
-}
-
-void
-openreg_cache_empty(struct openreg_cache *cache)
-{
-    const openreg_error_fields before = openreg_error_save();
-    (void)openreg_cache_trim(cache, "openreg_shutdown");
-    openreg_lock_acquire(&all_lock);
-    struct openreg_cache **link = &all;
-    while (*link != cache)
-        link = &(*link)->next_of_all;
-    *link = cache->next_of_all;
-    openreg_lock_release(&all_lock);
-    if (cache->schedule != NULL)
-        openreg_cache_feature(OPENREG_FEATURE_POISON, false);
-    openreg_cache_destroy_segments(cache);
-    openreg_cache_destroy_pools(cache);
-    openreg_cache_destroy_streams(cache);
-    while (cache->block_chunks != NULL) {
-        openreg_block *chunk = cache->block_chunks;
-        cache->block_chunks = chunk[0].next;
-        free(chunk);
-    }
-    (void)pthread_cond_destroy(&cache->answer);
-    openreg_lock_destroy(&cache->answer_lock);
-    openreg_lock_destroy(&cache->flush);
-    openreg_error_restore(&before);
 }
 
 /* --------------------------------------------------------------------------------------------- splitting and joining */
@@ -486,75 +422,6 @@ openreg_cache_release_hot(struct openreg_cache *cache)
     }
 }
 
-/* The block around an address of the segment. */
-static openreg_block *
-block_around(const openreg_segment *segment, uintptr_t address)
-{
-    openreg_block *block = openreg_block_index_before(segment->index, address - (uintptr_t)segment->start);
-    /* The cell of the address may hold a block's start behind the address. */
-    return address < (uintptr_t)block->address ? block->previous : block;
-}
-
-/* Whether the segment has been released since the lookup, or has no memory at the address yet: a segment is in the address
- * map before it has a block. The lock is held. */
-static bool
-has_gone(const openreg_found_range *found, uintptr_t address)
-{
-    return atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence ||
-           found->info.segment->first == NULL ||
-           address - (uintptr_t)found->info.segment->start >= found->info.segment->size;
-}
-
-openreg_block *
-openreg_cache_block_at(const openreg_found_range *found, uintptr_t address)
-{
-    return has_gone(found, address) ? NULL : block_around(found->info.segment, address);
-}
-
-/* The live block that starts at `ptr`, or NULL. The lock is held. */
-static inline openreg_block *
-find_live(const openreg_found_range *found, const void *ptr)
-{
-    if (__builtin_expect(atomic_load_explicit(&found->range->sequence, memory_order_relaxed) != found->sequence, 0))
-        return NULL; /* the segment has been released since the lookup */
-    const openreg_segment *segment = found->info.segment;
-    openreg_block *block = openreg_block_index_at(segment->index, (uintptr_t)ptr - (uintptr_t)segment->start);
-    const bool live = block != NULL && block->address == ptr && block->state == OPENREG_BLOCK_ALLOCATED;
-    return __builtin_expect(live, 1) ? block : NULL;
-}
-
-/* Sets the error that explains why find_live() found nothing. The lock is held. */
-static openreg_status
-reject_block(const openreg_found_range *found, const char *call, const void *ptr)
-{
-    const int32_t device = found->info.device->index;
-    if (has_gone(found, (uintptr_t)ptr))
-        return openreg_error_set(OPENREG_E_INVALID, call, "%p is not memory of %s, or was freed already", ptr,
-                                 openreg_device_name());
-    const openreg_block *block = block_around(found->info.segment, (uintptr_t)ptr);
-    const uint64_t offset = (uint64_t)((const char *)ptr - block->address);
-    if (block->state == OPENREG_BLOCK_SHARED && block->segment->pool == NULL)
-        return openreg_error_set(OPENREG_E_INVALID, call,
-                                 "%p on %s:%d is memory of another process; openreg_import_release() ends its "
-                                 "use",
-                                 ptr, openreg_device_name(), device);
-    if (block->state != OPENREG_BLOCK_ALLOCATED)
-        return openreg_error_set(OPENREG_E_INVALID, call, "%p on %s:%d was freed already%s", ptr, openreg_device_name(),
-                                 device,
-                                 block->state == OPENREG_BLOCK_AWAITING_FREE ? " (a stream may still use it)" : "");
-    return openreg_error_set(OPENREG_E_INVALID, call,
-                             "%p is inside a block, %llu bytes behind its start %p on %s:%d; only the start "
-                             "of a block names it",
-                             ptr, (unsigned long long)offset, (void *)block->address, openreg_device_name(), device);
-}
-
-/* The range of a device address. False for anything else, and in a bad fork, which has no table. */
-static inline bool
-find_range(const void *ptr, openreg_found_range *found)
-{
-    return openreg_device_table_peek() != NULL && openreg_address_map_find(ptr, found) && !found->alias;
-}
-
 /* Counts a block as no longer allocated. It is in no list then. */
 static inline void
 discount(struct openreg_cache *cache, const openreg_block *block)
@@ -609,7 +476,7 @@ free_with_care(void *ptr)
     OPENREG_INSIDE;
     static const char call[] = "openreg_free";
     openreg_found_range found;
-    if (!find_range(ptr, &found))
+    if (!openreg_cache_find_range(ptr, &found))
         return openreg_reject_address(call, ptr);
     if (openreg_is_observed(OPENREG_OBSERVE_USES))
         openreg_observers_block(OPENREG_BLOCK_FREE, ptr, 0, OPENREG_HOST, 0); /* before it can be reused */
@@ -617,9 +484,9 @@ free_with_care(void *ptr)
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
-    openreg_block *block = find_live(&found, ptr);
+    openreg_block *block = openreg_cache_find_live(&found, ptr);
     if (block == NULL) {
-        status = reject_block(&found, call, ptr);
+        status = openreg_cache_reject_block(&found, call, ptr);
     } else if (block->is_shared) {
         block->state = OPENREG_BLOCK_SHARED;
         openreg_fast_lock_release(&cache->lock);
@@ -645,10 +512,10 @@ openreg_free(void *ptr)
     openreg_found_range found;
     if (ptr == NULL)
         return OPENREG_OK;
-    if (__builtin_expect(find_range(ptr, &found), 1)) {
+    if (__builtin_expect(openreg_cache_find_range(ptr, &found), 1)) {
         struct openreg_cache *const cache = found.info.device->cache;
         openreg_fast_lock_acquire(&cache->lock);
-        openreg_block *const block = openreg_features() == 0 ? find_live(&found, ptr) : NULL;
+        openreg_block *const block = openreg_features() == 0 ? openreg_cache_find_live(&found, ptr) : NULL;
         const bool is_plain = block != NULL && (block->is_shared | block->oversize) == 0 && block->u.used.uses == NULL;
         if (__builtin_expect(is_plain, 1)) {
             discount(cache, block);
@@ -659,198 +526,4 @@ openreg_free(void *ptr)
             return OPENREG_OK;
     }
     return free_with_care(ptr);
-}
-
-/* ---------------------------------------------------------------------------------------------------------- queries */
-
-/* Notes on the block that `stream` of `device` uses it. The lock is held. */
-static openreg_status
-record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device *device, openreg_stream stream)
-{
-    openreg_stream_pools *pools = openreg_cache_find_pools(cache, device, stream);
-    if (pools == NULL)
-        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_memory_record_stream", device, stream, &pools));
-    if (device == cache->device && stream == block->segment->pool->owner->stream)
-        return OPENREG_OK; /* its own stream is ordered anyway */
-    for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
-        if (use->stream == pools)
-            return OPENREG_OK;
-    openreg_stream_use *use = cache->unused_uses;
-    if (use != NULL)
-        cache->unused_uses = use->next;
-    else
-        use = calloc(1, sizeof *use);
-    if (use == NULL)
-        return openreg_cache_no_memory("openreg_memory_record_stream", cache->device);
-    use->block = block;
-    use->stream = pools;
-    use->next = NULL;
-    use->next_of_block = block->u.used.uses;
-    block->u.used.uses = use;
-    return OPENREG_OK;
-}
-
-openreg_status
-openreg_memory_record_stream(void *ptr, int32_t device, openreg_stream stream)
-{
-    OPENREG_INSIDE;
-    static const char call[] = "openreg_memory_record_stream";
-    openreg_found_range found;
-    if (!find_range(ptr, &found))
-        return openreg_reject_address(call, ptr);
-    openreg_device *user;
-    openreg_driver_stream handle;
-    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &user));
-    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(user, call, stream, &handle));
-    struct openreg_cache *cache = found.info.device->cache;
-    openreg_fast_lock_acquire(&cache->lock);
-    openreg_block *block = find_live(&found, ptr), *around = NULL;
-    if (block == NULL)
-        around = openreg_cache_block_at(&found, (uintptr_t)ptr);
-    const bool is_shared = block == NULL && around != NULL && around->state == OPENREG_BLOCK_SHARED;
-    openreg_status status = OPENREG_OK;
-    if (block != NULL)
-        status = record_stream(cache, block, user, stream);
-    else if (!is_shared)
-        status = reject_block(&found, call, ptr);
-    const uint64_t size = block != NULL ? block->size : 0;
-    openreg_fast_lock_release(&cache->lock);
-    /* Shared memory is released after a wait for its whole device, and for no other. */
-    if (is_shared && user != found.info.device)
-        return openreg_call_stream_sync(user, call, handle);
-    if (openreg_is_observed(OPENREG_OBSERVE_USES) && status == OPENREG_OK && size > 0)
-        openreg_observers_block(OPENREG_BLOCK_RECORDED, ptr, size, device, stream);
-    return status;
-}
-
-/* The lock is held. */
-static bool
-view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
-{
-    const openreg_block *block = openreg_cache_block_at(found, address);
-    if (block == NULL)
-        return false;
-    out->address = (uintptr_t)block->address;
-    out->size = block->size;
-    out->live = block->state == OPENREG_BLOCK_ALLOCATED || block->state == OPENREG_BLOCK_SHARED;
-    out->requested = out->live ? block->u.used.requested : 0;
-    return true;
-}
-
-bool
-openreg_cache_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
-{
-    struct openreg_cache *cache = found->info.device->cache;
-    openreg_fast_lock_acquire(&cache->lock);
-    const bool seen = view(found, address, out);
-    openreg_fast_lock_release(&cache->lock);
-    return seen;
-}
-
-bool
-openreg_cache_try_view(const openreg_found_range *found, uintptr_t address, openreg_block_view *out)
-{
-    struct openreg_cache *cache = found->info.device->cache;
-    if (!openreg_fast_lock_try(&cache->lock))
-        return false;
-    const bool seen = view(found, address, out);
-    openreg_fast_lock_release(&cache->lock);
-    return seen;
-}
-
-bool
-openreg_cache_is_replayed(const openreg_found_range *found, uintptr_t address, uint64_t size)
-{
-    struct openreg_cache *cache = found->info.device->cache;
-    bool replayed = false;
-    openreg_fast_lock_acquire(&cache->lock);
-    if (!has_gone(found, address)) {
-        const openreg_segment *segment = found->info.segment;
-        const openreg_private_pool *pool = segment->pool == NULL ? NULL : segment->pool->owner->private_pool;
-        replayed = pool != NULL && (pool->flags & OPENREG_MEMORY_POOL_REPLAYED) != 0 && pool->uses > 0 &&
-                   size <= segment->size - (address - (uintptr_t)segment->start);
-    }
-    openreg_fast_lock_release(&cache->lock);
-    return replayed;
-}
-
-/* ------------------------------------------------------------------------------------------------------------ forks */
-
-/* All caches' locks are held over a fork(), so the child finds them in a consistent state. */
-static void
-lock_for_fork(void)
-{
-    openreg_lock_acquire(&all_lock);
-    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all)
-        openreg_fast_lock_acquire(&cache->lock);
-}
-
-static void
-unlock_after_fork(void)
-{
-    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all)
-        openreg_fast_lock_release(&cache->lock);
-    openreg_lock_release(&all_lock);
-}
-
-/* Driver calls of the parent's other threads never end in the child. A block that such a thread was freeing stays as it was,
- * and is not freed. Segments that it had taken out of the cache stay out, and one that it was changing stays marked
- * (`resizing`), because the driver's progress is not known. */
-static void
-end_steps_of_others(struct openreg_cache *cache)
-{
-    cache->asking = cache->awaiting = 0;
-    cache->coming = 0;
-    (void)pthread_cond_init(&cache->answer, NULL);
-    for (openreg_segment *segment = LIST_FIRST(&cache->segments); segment != NULL; segment = LIST_NEXT(segment, all))
-        for (openreg_block *block = segment->first; block != NULL; block = block->next)
-            if (block->state == OPENREG_BLOCK_AWAITING_FREE && block->waiting == 0)
-                block->state = OPENREG_BLOCK_ALLOCATED;
-    for (openreg_private_pool *pool = LIST_FIRST(&cache->private_pools); pool != NULL; pool = LIST_NEXT(pool, all)) {
-        pool->segments = 0;
-        for (const openreg_segment *segment = LIST_FIRST(&pool->own_segments); segment != NULL;
-             segment = LIST_NEXT(segment, own))
-            pool->segments++;
-    }
-}
-
-static void
-after_fork_in_child(void)
-{
-    for (struct openreg_cache *cache = all; cache != NULL; cache = cache->next_of_all) {
-        atomic_store_explicit(&cache->lock.state, 0, memory_order_relaxed);
-        atomic_store_explicit(&cache->waiting.state, 0, memory_order_relaxed);
-        if (!openreg_in_bad_fork())
-            end_steps_of_others(cache);
-    }
-    openreg_lock_release(&all_lock);
-}
-
-__attribute__((constructor)) static void
-handle_forks(void)
-{
-    openreg_fork_handle(
-        OPENREG_FORK_CACHES,
-        &(openreg_fork_handlers){.prepare = lock_for_fork, .parent = unlock_after_fork, .child = after_fork_in_child});
-}
-
-/* ----------------------------------------------------------------------------------------------------------- figures */
-
-int64_t
-openreg_cache_live_blocks(const struct openreg_cache *cache)
-{
-    struct openreg_cache *mutable = (struct openreg_cache *)(uintptr_t)cache; /* takes and releases the lock */
-    openreg_fast_lock_acquire(&mutable->lock);
-    const int64_t blocks = openreg_stat_current(cache->stats.allocation);
-    openreg_fast_lock_release(&mutable->lock);
-    return blocks;
-}
-
-uint64_t
-openreg_cache_reserved(struct openreg_cache *cache)
-{
-    openreg_fast_lock_acquire(&cache->lock);
-    const int64_t bytes = openreg_stat_current(cache->stats.reserved_bytes);
-    openreg_fast_lock_release(&cache->lock);
-    return (uint64_t)bytes;
 }

@@ -13,7 +13,7 @@
 
 #define OPENREG_MAX_ALLOCATION OPENREG_MEMORY_UNKNOWN
 
-/* For activation.c. NULL if host memory is short. empty() waits for blocks that still await a stream, and releases every
+/* For built_table.c. NULL if host memory is short. empty() waits for blocks that still await a stream, and releases every
  * segment; there must be no live blocks. It keeps the last error. The rest remains for late calls, and for free(). A closed
  * cache serves only threads that are inside a call (inside.h): the others start over, with the table that is published
  * then. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/inside.h"
 #include "device/stream.h"
 
 static const char free_call[] = "openreg_free";
@@ -289,4 +290,64 @@ openreg_cache_destroy_streams(struct openreg_cache *cache)
         free(pools);
     }
     destroy_uses(cache->unused_uses);
+}
+
+/* Notes on the block that `stream` of `device` uses it. The lock is held. */
+static openreg_status
+record_stream(struct openreg_cache *cache, openreg_block *block, openreg_device *device, openreg_stream stream)
+{
+    openreg_stream_pools *pools = openreg_cache_find_pools(cache, device, stream);
+    if (pools == NULL)
+        OPENREG_RETURN_NOT_OK(openreg_cache_make_pools(cache, "openreg_memory_record_stream", device, stream, &pools));
+    if (device == cache->device && stream == block->segment->pool->owner->stream)
+        return OPENREG_OK; /* its own stream is ordered anyway */
+    for (openreg_stream_use *use = block->u.used.uses; use != NULL; use = use->next_of_block)
+        if (use->stream == pools)
+            return OPENREG_OK;
+    openreg_stream_use *use = cache->unused_uses;
+    if (use != NULL)
+        cache->unused_uses = use->next;
+    else
+        use = calloc(1, sizeof *use);
+    if (use == NULL)
+        return openreg_cache_no_memory("openreg_memory_record_stream", cache->device);
+    use->block = block;
+    use->stream = pools;
+    use->next = NULL;
+    use->next_of_block = block->u.used.uses;
+    block->u.used.uses = use;
+    return OPENREG_OK;
+}
+
+openreg_status
+openreg_memory_record_stream(void *ptr, int32_t device, openreg_stream stream)
+{
+    OPENREG_INSIDE;
+    static const char call[] = "openreg_memory_record_stream";
+    openreg_found_range found;
+    if (!openreg_cache_find_range(ptr, &found))
+        return openreg_reject_address(call, ptr);
+    openreg_device *user;
+    openreg_driver_stream handle;
+    OPENREG_RETURN_NOT_OK(openreg_device_get(call, device, &user));
+    OPENREG_RETURN_NOT_OK(openreg_stream_resolve(user, call, stream, &handle));
+    struct openreg_cache *cache = found.info.device->cache;
+    openreg_fast_lock_acquire(&cache->lock);
+    openreg_block *block = openreg_cache_find_live(&found, ptr), *around = NULL;
+    if (block == NULL)
+        around = openreg_cache_block_at(&found, (uintptr_t)ptr);
+    const bool is_shared = block == NULL && around != NULL && around->state == OPENREG_BLOCK_SHARED;
+    openreg_status status = OPENREG_OK;
+    if (block != NULL)
+        status = record_stream(cache, block, user, stream);
+    else if (!is_shared)
+        status = openreg_cache_reject_block(&found, call, ptr);
+    const uint64_t size = block != NULL ? block->size : 0;
+    openreg_fast_lock_release(&cache->lock);
+    /* Shared memory is released after a wait for its whole device, and for no other. */
+    if (is_shared && user != found.info.device)
+        return openreg_call_stream_sync(user, call, handle);
+    if (openreg_is_observed(OPENREG_OBSERVE_USES) && status == OPENREG_OK && size > 0)
+        openreg_observers_block(OPENREG_BLOCK_RECORDED, ptr, size, device, stream);
+    return status;
 }

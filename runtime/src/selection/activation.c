@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* activation.c: builds, publishes, changes and withdraws the device table, and counts devices before there is one, opening
- * as little as possible.
+/* activation.c: publishes, changes and withdraws the device table.
  *
  * A table is published once all its drivers are open and it is complete; on failure the newly opened drivers are closed.
  * Drivers that are no longer active stay open until openreg_shutdown(). */
@@ -10,18 +9,16 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/fork.h"
 #include "base/inside.h"
 #include "base/log.h"
 #include "base/sized_struct.h"
 #include "base/text.h"
-#include "device/stream.h"
 #include "memory/cache.h"
-#include "memory/host_memory.h"
 #include "registry/discovery.h"
 #include "registry/driver_lock.h"
+#include "selection/activation.h"
+#include "selection/built_table.h"
 #include "selection/preference.h"
-#include "selection/selection.h"
 #include "watch/lab.h"
 #include "watch/observers.h"
 
@@ -36,17 +33,8 @@ static struct {
 static char *chosen_list;    /* of openreg_drivers_use(), or NULL; written by the holder of the driver lock */
 static atomic_uint requests; /* openreg_selection.requests */
 
-/* The count without a table. Written by the holder of the driver lock. */
-static struct {
-    int is_valid;
-    int32_t count;
-    openreg_error_fields error; /* why it is 0 */
-    uint32_t of;                /* changes() at that time */
-} counted;
-
-/* Differs after each change of the inputs of a selection. Takes the lock of the list. */
-static uint32_t
-changes(void)
+uint32_t
+openreg_activation_changes(void)
 {
     char preferred[OPENREG_NAME_SIZE];
     /* Each of these only grows, so their sum differs too. */
@@ -54,138 +42,13 @@ changes(void)
            openreg_driver_open_attempts() + atomic_load_explicit(&requests, memory_order_relaxed);
 }
 
-/* The latest result of openreg_device_count(), for the child of a fork(); -1: not known. */
-static atomic_int last_known_count = -1;
-
-static void
-note_count(int32_t count)
-{
-    atomic_store_explicit(&last_known_count, count, memory_order_relaxed);
-}
-
-/* -------------------------------------------------------------------------------------------------- building a table */
-
-static openreg_device_table *retired_tables; /* written by the holder of the driver lock */
-static uint32_t last_generation;             /* the same */
-
-static void
-discard_device(openreg_device *device)
-{
-    if (device == NULL)
-        return;
-    if (device->cache != NULL)
-        openreg_cache_empty(device->cache);
-    if (device->streams != NULL)
-        openreg_stream_set_destroy(device->streams);
-    free(device->cache);
-    free(device);
-}
-
-/* Frees a table that was never published. */
-static void
-discard(openreg_device_table *table)
-{
-    for (int32_t i = 0; i < table->count; ++i)
-        discard_device(table->devices[i]);
-    free(table);
-}
-
-/* Empties caches and destroys streams of a table that was published; keeps the entries for late readers. */
-static void
-retire(openreg_device_table *table)
-{
-    /* All of them before streams are destroyed: a cache may hold markers of another device. */
-    for (int32_t i = 0; i < table->count; ++i)
-        openreg_cache_empty(table->devices[i]->cache);
-    for (int32_t i = 0; i < table->count; ++i) {
-        openreg_stream_set_destroy(table->devices[i]->streams);
-        table->devices[i]->streams = NULL;
-    }
-    table->retired = retired_tables;
-    retired_tables = table;
-}
-
-static openreg_status
-add_device(const char *call, openreg_device_table *table, openreg_opened_driver *driver, int32_t i)
-{
-    openreg_device *const device = calloc(1, sizeof *device);
-    if (device != NULL) {
-        device->index = table->count;
-        device->ordinal = driver->visible.ordinals[i];
-        device->driver = driver;
-        device->info = driver->infos[i];
-        device->cache = openreg_cache_create(device);
-        device->streams = openreg_stream_set_create(device, table->generation);
-    }
-    if (device == NULL || device->cache == NULL || device->streams == NULL) {
-        discard_device(device);
-        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for device %d of driver \"%s\"", i,
-                                 driver->name);
-    }
-    table->devices[table->count++] = device;
-    return OPENREG_OK;
-}
-
-/* An unpublished table of the visible devices of `count` open drivers, in that order, with caches and streams. Errors:
- * OPENREG_E_NO_DEVICE (more than OPENREG_MAX_DEVICES), OPENREG_E_NOMEM. On failure nothing is left. */
-static openreg_status
-build(const char *call, openreg_opened_driver *const *drivers, int count, openreg_device_table **out)
-{
-    int64_t total = 0;
-    for (int i = 0; i < count; ++i)
-        total += drivers[i]->visible.count;
-    if (total > OPENREG_MAX_DEVICES)
-        return openreg_error_set(OPENREG_E_NO_DEVICE, call,
-                                 "the drivers have %lld devices together; PyTorch can count to %d", (long long)total,
-                                 OPENREG_MAX_DEVICES);
-
-    openreg_device_table *const table = calloc(1, sizeof *table);
-    if (table == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the device table");
-    if (++last_generation == 0) /* 0 is "no table" in thread-local records */
-        ++last_generation;
-    table->generation = last_generation;
-    for (int i = 0; i < count; ++i) {
-        table->binds |= drivers[i]->own.device_bind != NULL;
-        for (int32_t k = 0; k < drivers[i]->visible.count; ++k) {
-            const openreg_status status = add_device(call, table, drivers[i], k);
-            if (status != OPENREG_OK) {
-                discard(table);
-                return status;
-            }
-        }
-    }
-    *out = table;
-    return OPENREG_OK;
-}
-
 /* ------------------------------------------------------------------------------------------------- in use or not */
-
-/* Objects that pin the table: allocations, pinned blocks, events, imports and communicators. */
-static int64_t
-live_objects_of(const openreg_device *device)
-{
-    return openreg_cache_live_blocks(device->cache) + openreg_host_memory_live_blocks(device) +
-           atomic_load_explicit(&device->live_events, memory_order_relaxed) +
-           atomic_load_explicit(&device->live_imports, memory_order_relaxed) +
-           atomic_load_explicit(&device->live_communicators, memory_order_relaxed) +
-           atomic_load_explicit(&device->live_graphs, memory_order_relaxed);
-}
-
-static int64_t
-live_objects(const openreg_device_table *table)
-{
-    int64_t live = 0;
-    for (int32_t i = 0; i < table->count; ++i)
-        live += live_objects_of(table->devices[i]);
-    return live;
-}
 
 static int
 is_pinned(void)
 {
     const openreg_device_table *const table = openreg_device_table_peek();
-    return table != NULL && live_objects(table) > 0;
+    return table != NULL && openreg_table_live_objects(table) > 0;
 }
 
 /* Sets the error for a table that is in use. */
@@ -199,7 +62,7 @@ reject_in_use(const char *call, const openreg_device_table *table)
             const openreg_device *const device = table->devices[k];
             if (device->driver != driver)
                 continue;
-            all += live_objects_of(device);
+            all += openreg_table_live_objects_of(device);
             events += atomic_load_explicit(&device->live_events, memory_order_relaxed);
             communicators += atomic_load_explicit(&device->live_communicators, memory_order_relaxed);
             graphs += atomic_load_explicit(&device->live_graphs, memory_order_relaxed);
@@ -245,14 +108,7 @@ exchange_table(openreg_device_table *table, const openreg_decision *decision)
     }
     openreg_device_table_publish(table);
     openreg_candidates_unlock();
-    note_count(table != NULL ? table->count : -1);
-}
-
-static void
-set_closed(const openreg_device_table *table, bool are_closed)
-{
-    for (int32_t i = 0; i < table->count; ++i)
-        openreg_cache_set_closed(table->devices[i]->cache, are_closed);
+    openreg_device_count_note(table != NULL ? table->count : -1);
 }
 
 #define PATIENCE_NANOSECONDS 100000000u
@@ -269,12 +125,12 @@ replace_table(const char *call, openreg_device_table *before, openreg_device_tab
     OPENREG_INSIDE;
     if (!openreg_inside_close(PATIENCE_NANOSECONDS))
         return openreg_error_set(OPENREG_E_BUSY, call, "another thread is inside a call that uses the devices");
-    set_closed(before, true);
+    openreg_table_set_closed(before, true);
     const openreg_status status = reject_in_use(call, before); /* a call that has ended since may have made an object */
     if (status == OPENREG_OK)
         exchange_table(table, decision);
     else
-        set_closed(before, false);
+        openreg_table_set_closed(before, false);
     openreg_inside_open();
     return status;
 }
@@ -301,7 +157,7 @@ publish(const char *call, openreg_device_table *table, const openreg_decision *d
         exchange_table(table, decision);
     } else {
         OPENREG_RETURN_NOT_OK(replace_table(call, before, table, decision));
-        retire(before);
+        openreg_table_retire(before);
     }
     openreg_log(OPENREG_LOG_INFO, "%d device%s, first driver \"%s\"", table->count, table->count == 1 ? "" : "s",
                 decision->drivers[0]->name);
@@ -329,10 +185,10 @@ commit(const char *call, const openreg_decision *decision)
     openreg_device_table *table = NULL;
     for (int i = 0; i < decision->count; ++i)
         drivers[i] = decision->drivers[i]->opened;
-    OPENREG_RETURN_NOT_OK(build(call, drivers, decision->count, &table));
+    OPENREG_RETURN_NOT_OK(openreg_table_build(call, drivers, decision->count, &table));
     const openreg_status status = publish(call, table, decision);
     if (status != OPENREG_OK)
-        discard(table);
+        openreg_table_discard(table);
     return status;
 }
 
@@ -364,9 +220,14 @@ select_and_commit(const char *call, const char *list, scope wanted)
 
 /* -------------------------------------------------------------------------------------------------- initialisation */
 
-/* Selects, opens and publishes. Keeps the thread's error on success. */
-static openreg_status
-initialize_locked(const char *call)
+const char *
+openreg_activation_list(void)
+{
+    return chosen_list;
+}
+
+openreg_status
+openreg_activation_select(const char *call)
 {
     return select_and_commit(call, chosen_list, CHOSEN);
 }
@@ -377,7 +238,7 @@ initialize(const char *call)
     if (openreg_device_table_peek() != NULL)
         return OPENREG_OK;
     OPENREG_RETURN_NOT_OK(openreg_driver_lock_acquire_discovering(call));
-    const openreg_status status = openreg_device_table_peek() != NULL ? OPENREG_OK : initialize_locked(call);
+    const openreg_status status = openreg_device_table_peek() != NULL ? OPENREG_OK : openreg_activation_select(call);
     openreg_driver_lock_release();
     return status;
 }
@@ -412,77 +273,6 @@ openreg_drivers_open_all(void)
     const openreg_status status = select_and_commit(call, chosen_list, EVERY);
     openreg_driver_lock_release();
     return status;
-}
-
-/* -------------------------------------------------------------------------------------------------- counting devices */
-
-static int32_t
-remember(openreg_status status, int64_t count, const openreg_error_fields *before)
-{
-    counted.is_valid = status != OPENREG_E_NOMEM; /* which may not hold the next time */
-    counted.of = changes();
-    counted.count = status == OPENREG_OK ? (int32_t)count : 0;
-    note_count(counted.count);
-    if (status != OPENREG_OK) {
-        counted.error = openreg_error_save();
-        openreg_log(OPENREG_LOG_WARNING, "Device initialization: %s", openreg_last_error()->message);
-    } else {
-        openreg_error_restore(before);
-    }
-    return counted.count;
-}
-
-static openreg_status
-count_selected(const char *call, openreg_decision *decision)
-{
-    OPENREG_RETURN_NOT_OK(openreg_select(call, chosen_list, openreg_driver_open_count, decision));
-    if (!decision->must_open && decision->devices > OPENREG_MAX_DEVICES)
-        return openreg_error_set(OPENREG_E_NO_DEVICE, call,
-                                 "the drivers have %lld devices together; PyTorch can count to %d",
-                                 (long long)decision->devices, OPENREG_MAX_DEVICES);
-    return OPENREG_OK;
-}
-
-static int32_t
-count_locked(const char *call)
-{
-    const openreg_error_fields before = openreg_error_save();
-    openreg_status status = openreg_discovery_refresh(call, 0);
-    if (status == OPENREG_OK && counted.is_valid && counted.of == changes()) {
-        if (counted.count == 0)
-            openreg_error_restore(&counted.error);
-        return counted.count;
-    }
-    int64_t count = 0;
-    openreg_decision decision;
-    if (status == OPENREG_OK)
-        status = count_selected(call, &decision);
-    if (status == OPENREG_OK && decision.must_open) {
-        status = initialize_locked(call);
-        count = status == OPENREG_OK ? openreg_device_table_peek()->count : 0;
-    } else if (status == OPENREG_OK) {
-        count = decision.devices;
-    }
-    return remember(status, count, &before);
-}
-
-int32_t
-openreg_device_count(void)
-{
-    static const char call[] = "openreg_device_count";
-    const openreg_device_table *const table = openreg_device_table_peek();
-    if (table != NULL)
-        return table->count;
-    if (openreg_in_bad_fork()) {
-        const int32_t known = atomic_load_explicit(&last_known_count, memory_order_relaxed);
-        return known > 0 ? known : 0;
-    }
-    if (openreg_driver_lock_acquire_discovering(call) != OPENREG_OK)
-        return 0;
-    const openreg_device_table *const raced = openreg_device_table_peek();
-    const int32_t count = raced != NULL ? raced->count : count_locked(call);
-    openreg_driver_lock_release();
-    return count;
 }
 
 /* ------------------------------------------------------------------------------------------------ the explicit call */
@@ -589,7 +379,7 @@ openreg_selection_get(openreg_selection *out)
     const openreg_device_table *const table = openreg_device_table_peek();
     if (table != NULL) {
         now.chosen_by = standing.chosen_by;
-        now.live_objects = live_objects(table);
+        now.live_objects = openreg_table_live_objects(table);
         now.generation = table->generation;
         openreg_text_copy(now.default_driver, sizeof now.default_driver, standing.drivers[0]->name);
     }
@@ -660,7 +450,7 @@ openreg_shutdown(void)
     const openreg_status status = table != NULL ? replace_table(call, table, NULL, &nothing) : OPENREG_OK;
     if (status == OPENREG_OK) {
         if (table != NULL)
-            retire(table);
+            openreg_table_retire(table);
         openreg_driver_open_close_back_to(call, 0);
         reset_failures();
         openreg_candidates_note_change();
