@@ -52,7 +52,7 @@ def prepare(suite: Suite, folder: Path, sources: Path | None) -> Path:
             "clone",
             "--quiet",
             "--no-checkout",
-            str(sources / suite.name) if sources else suite.repository,
+            str(sources / (suite.clone or suite.name)) if sources else suite.repository,
             str(source),
         )
         run("git", "checkout", "--quiet", suite.commit, cwd=source)
@@ -123,10 +123,10 @@ def lines_of(report: Path) -> list[dict[str, str]]:
 def run_way(suite: Suite, way: str, folder: Path, ids: list[str]) -> Results:
     """Runs tests, a file of them at a time. A test that crashes or hangs fails, and those behind it get a new process."""
     results: Results = {}
-    by_file: dict[str, list[str]] = {}
+    by_process: dict[str, list[str]] = {}
     for name in ids:
-        by_file.setdefault(name.partition("::")[0], []).append(name)
-    for names in by_file.values():
+        by_process.setdefault(name if suite.apart else name.partition("::")[0], []).append(name)
+    for names in by_process.values():
         left = names
         while left:
             report = folder / f"{way}.jsonl"

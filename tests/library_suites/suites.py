@@ -20,12 +20,14 @@ class Suite:
     packages: tuple[str, ...] = ()  # what pip installs for it, without what these depend on
     every: int = 1  # of the test functions
     only_first_parameters: bool = False
-    skipped_on_cpu: str = ""  # only tests that the CPU skips for a reason with this text in it
+    skipped_on_cpu: str = ""  # only tests that the CPU skips for a reason in which this regular expression is found
     most_ranks: int = 0  # only tests of classes that have a ``world_size``, of at most that
     devices: int = 2
     gpu: str = "1"  # OPENREG_AS_CUDA
     variables: dict[str, str] = field(default_factory=dict)
     limit: int = 300  # seconds without a result, which end a test
+    apart: bool = False  # a process for each test
+    clone: str = ""  # the name of its clone under --sources, where that isn't the suite's
     known: dict[str, str] = field(default_factory=dict)  # regular expressions of ids, and why these fail
     not_run: dict[str, str] = field(default_factory=dict)  # the same, of what isn't run
 
@@ -70,9 +72,22 @@ _ALL = [
         selection="Fabric's that need GPUs",
         tests=("tests/tests_fabric",),
         imported=("src", "tests"),
-        skipped_on_cpu="GPUs",
+        skipped_on_cpu=r"GPUs(?!.*Standalone)",
         gpu="a100",
         known={r"test_collective_operations\[devices0-_test_all_reduce\]": "an average of integers, which gloo lacks"},
+    ),
+    Suite(
+        name="lightning-standalone",
+        repository="https://github.com/Lightning-AI/pytorch-lightning",
+        commit="7f0c3436cd3f6ad3753125672024fc415cbcb414",
+        selection="Fabric's that need GPUs and a process each",
+        tests=("tests/tests_fabric",),
+        imported=("src", "tests"),
+        skipped_on_cpu=r"GPUs.*Standalone",
+        gpu="a100",
+        variables={"PL_RUN_STANDALONE_TESTS": "1"},
+        apart=True,
+        clone="lightning",
     ),
     Suite(
         name="torchao",

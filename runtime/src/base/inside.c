@@ -13,7 +13,7 @@
 #include "base/fork.h"
 #include "base/lock.h"
 
-OPENREG_HOT_TLS openreg_inside_mark *openreg_inside_own;
+_Thread_local openreg_inside_mark *openreg_inside_own;
 _Atomic bool openreg_inside_fences;
 _Atomic bool openreg_inside_gate;
 

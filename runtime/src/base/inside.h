@@ -26,7 +26,7 @@ typedef struct openreg_inside_mark {
     struct openreg_inside_mark *next;    /* list of all marks, never removed */
 } openreg_inside_mark;
 
-extern OPENREG_INTERNAL OPENREG_HOT_TLS openreg_inside_mark *openreg_inside_own; /* NULL until openreg_inside_make() */
+extern OPENREG_INTERNAL _Thread_local openreg_inside_mark *openreg_inside_own; /* NULL until openreg_inside_make() */
 extern OPENREG_INTERNAL _Atomic bool openreg_inside_fences;                      /* the kernel lacks membarrier() */
 extern OPENREG_INTERNAL _Atomic bool openreg_inside_gate;                        /* closed */
 

@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-OPENREG_HOT_TLS openreg_thread *openreg_thread_state;
+_Thread_local openreg_thread *openreg_thread_state;
 
 static pthread_key_t key;
 static int key_is_made;

@@ -10,8 +10,6 @@
 
 #include "base/error.h"
 
-#define OPENREG_HOT_TLS _Thread_local __attribute__((tls_model("initial-exec")))
-
 typedef struct openreg_thread {
     openreg_error_fields error;
     openreg_error shown; /* the message that openreg_last_error() made of it */
@@ -25,7 +23,7 @@ typedef struct openreg_thread {
     openreg_stream streams[OPENREG_MAX_DEVICES];
 } openreg_thread;
 
-extern OPENREG_HOT_TLS openreg_thread *openreg_thread_state; /* NULL until openreg_thread_get() */
+extern _Thread_local openreg_thread *openreg_thread_state; /* NULL until openreg_thread_get() */
 
 /* The calling thread's state, made if needed. NULL if memory is short. */
 openreg_thread *openreg_thread_get(void);

@@ -14,7 +14,7 @@
  * index. It is valid only for the table of that generation: after a shutdown, and in a new thread, the current device is
  * 0. `bound` is the device that device_bind() last made current for the vendor, whose initial device 0 need not be
  * openreg:0. */
-static OPENREG_HOT_TLS uint64_t current;
+static _Thread_local uint64_t current;
 #define NONE_BOUND 0xffff
 
 static inline int32_t

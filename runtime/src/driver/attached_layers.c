@@ -12,7 +12,7 @@ static openreg_opened_driver *drivers;
 static unsigned users;
 static void (*wrap_table)(openreg_driver *table); /* NULL until a layer was attached */
 
-OPENREG_HOT_TLS openreg_current_call openreg_current;
+_Thread_local openreg_current_call openreg_current;
 
 __attribute__((constructor)) static void
 handle_forks(void)

@@ -31,7 +31,7 @@ typedef struct openreg_current_call {
     const openreg_device *device;
     const char *call;
 } openreg_current_call;
-extern OPENREG_HOT_TLS openreg_current_call openreg_current;
+extern _Thread_local openreg_current_call openreg_current;
 
 static inline void
 openreg_call_begin(const openreg_device *device, const char *call)

@@ -14,7 +14,7 @@
 
 static const char malloc_call[] = "openreg_malloc";
 
-static OPENREG_HOT_TLS uint64_t own_answers; /* the driver's answers to this thread, in all caches */
+static _Thread_local uint64_t own_answers; /* the driver's answers to this thread, in all caches */
 
 openreg_status
 openreg_cache_out_of_memory(struct openreg_cache *cache, const openreg_pool *pool, uint64_t size)

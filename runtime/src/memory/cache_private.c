@@ -14,7 +14,7 @@
 #define KNOWN_FLAGS (OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT | OPENREG_MEMORY_POOL_REPLAYED)
 
 static atomic_uint_fast64_t last_thread;
-static OPENREG_HOT_TLS uint64_t own_thread; /* 0 until number_of_this_thread() */
+static _Thread_local uint64_t own_thread; /* 0 until number_of_this_thread() */
 
 static uint64_t
 number_of_this_thread(void)

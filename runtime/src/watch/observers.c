@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/lock.h"
-#include "base/thread.h"
 
 typedef struct observer_entry {
     _Atomic(const openreg_observer *) observer;
@@ -28,7 +27,7 @@ static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* serialises changes. A le
 static observer_entry entries[OPENREG_OBSERVERS_MAX];
 static _Atomic uint32_t removals;
 static uint32_t intercepted;           /* under the lock: what interceptors want */
-static OPENREG_HOT_TLS uint32_t depth; /* of observers' functions that this thread is in */
+static _Thread_local uint32_t depth; /* of observers' functions that this thread is in */
 
 /* Threads of the parent that were in an observer's function don't exist here. */
 static void
