@@ -16,9 +16,9 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/internal_api.h"
-#include "base/thread.h"
 
 typedef struct openreg_inside_mark {
     _Alignas(64) _Atomic uint32_t depth; /* depth of calls; written only by its thread, in a cache line of its own */

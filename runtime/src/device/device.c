@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/inside.h"
 #include "base/sized_struct.h"
-#include "base/thread.h"
 #include "driver/device_table.h"
 #include "driver/driver_calls.h"
 #include "driver/properties.h"

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/format_bytes.h"
 #include "base/text.h"
-#include "base/thread.h"
 #include "memory/cache_internal.h"
 
 static const char malloc_call[] = "openreg_malloc";

@@ -9,7 +9,6 @@
 #include "base/device_name.h"
 #include "base/error.h"
 #include "base/inside.h"
-#include "base/thread.h"
 
 #define KNOWN_FLAGS (OPENREG_MEMORY_POOL_USE_ON_OOM | OPENREG_MEMORY_POOL_NO_SPLIT | OPENREG_MEMORY_POOL_REPLAYED)
 
