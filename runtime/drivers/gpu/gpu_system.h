@@ -14,7 +14,7 @@ void *openreg_gpu_system_open(const char *soname, char *reason, size_t size);
 void *openreg_gpu_system_opened(const char *soname);
 /* Stores a function's address in the function pointer `*out`; false, and nothing stored, if the library lacks it. */
 bool openreg_gpu_system_find(void *library, const char *name, void *out);
-/* Whether a file or device node of that name is there. */
+/* Whether a file or device node of that name exists. */
 bool openreg_gpu_system_exists(const char *path);
 /* Writes the path at which a file of /dev, /proc or /sys is read; false if it does not fit. */
 bool openreg_gpu_system_path(const char *path, char *out, size_t size);
