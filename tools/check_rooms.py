@@ -87,8 +87,8 @@ HELD_LOCK = re.compile(r"openreg_fork_hold\(\w+, &(\w+)\)")
 CHECK = "check"
 CHECK_USES = ("driver/driver_slots.h",)
 
-# Folders of shim and of csrc, also from the ground up. Those in `optional` are libraries of their own, loaded when first
-# used. They use what is below them, not each other, and nobody uses more of them than the header of their entry.
+# Folders of shim and csrc, bottom up. Those in `optional` are libraries of their own, loaded when first used.
+# They use what is below them, not each other, and nobody uses more of them than the header of their entry.
 SHIM_ROOMS = (
     *("base", "observe", "device", "memory"),
     *(f"operators/{room}" for room in ("policy", "native", "fallback", "aten")),

@@ -26,7 +26,7 @@ constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 // memory. The deleter returns the buffer here, and never throws. Throws c10::Error where the address space is exhausted.
 TORCH_OPENREG_API c10::DataPtr take_staging_buffer(size_t size);
 
-// Returns the buffer at this address; false if no buffer in use has it. For raw_deallocate() of the CPU's allocator.
+// Takes back the buffer at this address; false if no buffer in use has it. For raw_deallocate() of the CPU's allocator.
 bool give_back_staging_buffer(void* address) noexcept;
 
 // Frees the unused buffers.
