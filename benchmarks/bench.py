@@ -374,7 +374,7 @@ def training_figures() -> list[Figure]:
 def staged_figures() -> list[Figure]:
     """Operators on memory that the host can't reach: in a process with OPENREG_OPERATORS=staged.
 
-    Each curve has two sizes, so that a slope is seen and not a point.
+    Each curve has two sizes, so that it shows a slope and not a point.
     """
     figures = []
     for elements, label in ((MIB // 16, "256 KiB"), (4 * MIB, "16 MiB")):
@@ -688,7 +688,7 @@ def recording() -> Iterator[None]:
 
 
 def laboratory_figures() -> list[Figure]:
-    """The demo's step with the laboratory's instruments, against the step without. openreg:0 has no seed, openreg:1 has."""
+    """The demo's step with the lab's instruments, against the step without. openreg:0 has no seed, openreg:1 has."""
     inputs, title = torch.randn(64, 1, 8, 8), "demo's step, batch 64"
     step = training_step(DigitsNet, inputs, DEVICE)
     plan = "error at op 1000000000; nomem at 1000000000; copy slow 10x at 1000000000"

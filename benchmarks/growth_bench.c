@@ -3,7 +3,7 @@
  *
  *   growth_bench [NAME]
  *
- * Prints lines "name/size nanoseconds", each at two sizes or more, so that a slope is seen; "replace:malloc/size" is the
+ * Prints lines "name/size nanoseconds", each at two sizes or more, so that they show a slope; "replace:malloc/size" is the
  * reference of "replace/size". Each is the least of several rounds. With NAME only the curve of that name. */
 #define _GNU_SOURCE
 #include <limits.h>

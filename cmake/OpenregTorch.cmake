@@ -24,7 +24,7 @@ if(OPENREG_TORCH_ROOT)
   get_filename_component(OPENREG_TORCH_DIR "${OPENREG_TORCH_ROOT}" ABSOLUTE)
   set(OPENREG_TORCH_CXX11_ABI 1) # of all wheels since 2.7
 else()
-  # Autoloading is off: the torch that is asked must not load an older build of this very backend.
+  # Autoloading is off: the torch that is queried must not load an older build of this very backend.
   execute_process(
     COMMAND ${CMAKE_COMMAND} -E env ${openreg_python_path} TORCH_DEVICE_BACKEND_AUTOLOAD=0 ${Python3_EXECUTABLE} -c
             "import os, torch; print(os.path.dirname(torch.__file__)); print(torch.__version__); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"

@@ -35,7 +35,7 @@ PyObject* _init(PyObject* /*self*/, PyObject* /*unused*/) {
     at::globalContext().lazyInitDevice(c10::DeviceType::PrivateUse1);
     OPENREG_CHECK(openreg_init()); // PyTorch initialises once; this serves after _shutdown()
   }
-  // Only a process that has opened a driver has children that must be told; the call is a process's once.
+  // Registers the handler that marks forked children, once a process: only one that has opened a driver needs it.
   static std::once_flag once;
   std::call_once(once, [] { torch::utils::register_fork_handler_for_device_init(c10::DeviceType::PrivateUse1); });
   Py_RETURN_NONE;

@@ -178,7 +178,7 @@ def train(
         name: Title of the run.
         epochs: Passes over the training images.
         batch_size: Images of one step, over all devices.
-        seed: Of the weights and of the order of the images.
+        seed: Seed of the weights and of the order of the images.
         progress: Shows a progress bar.
 
     Returns:

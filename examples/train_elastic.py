@@ -73,10 +73,10 @@ def train_epoch(
 
     Args:
         model: Sharded, or whole in the only process.
-        optimizer: Of its parameters.
-        device: Where they are.
-        epoch: Which one, from 0.
-        killed: The last process dies in the middle, unless this file exists, and makes it.
+        optimizer: The optimizer of its parameters.
+        device: The device of its parameters.
+        epoch: Number of the epoch, from 0.
+        killed: The last process kills itself in the middle, unless this file exists, and makes it.
 
     Returns:
         The mean loss of all shares.
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output/elastic"), help="folder of checkpoints and logs"
     )
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of work: so many in all")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of work: number of epochs in all")
     options = parser.parse_args()
     if options.command == "work":
         work(options.output, options.epochs)

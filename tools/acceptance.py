@@ -32,7 +32,7 @@ _CPP_TEST = re.compile(r"(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)")
 
 @dataclass(frozen=True)
 class Row:
-    """One behaviour: its number, its kind ("D", "T" or "X"), what must hold, and how that is seen."""
+    """One behaviour: its number, its kind ("D", "T" or "X"), what must hold, and how that is checked."""
 
     number: str
     kind: str

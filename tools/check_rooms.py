@@ -40,7 +40,7 @@ SIM = "sim"
 SIM_IS_USED_BY = ("registry",)
 
 # libopenreg_lab.so, runtime/lab: its rooms use each other, the ground, what calls observers, and a few headers more.
-# Nobody uses theirs: libopenreg.so opens the library when one of its instruments is asked for.
+# No other library uses theirs: libopenreg.so opens the lab's library when one of its tools is first used.
 LAB = "lab"
 LAB_ROOMS = ("faults", "races", "recorder", "trace", "validation")
 LAB_USES = ("base", "watch")
@@ -87,8 +87,8 @@ HELD_LOCK = re.compile(r"openreg_fork_hold\(\w+, &(\w+)\)")
 CHECK = "check"
 CHECK_USES = ("driver/driver_slots.h",)
 
-# Folders of shim and of csrc, likewise. Those in `optional` are libraries of their own, loaded when first used. They
-# use what is below them, not each other, and nobody uses more of them than the header of their entry.
+# Folders of shim and csrc, bottom up. Those in `optional` are libraries of their own, loaded when first used.
+# They use what is below them, not each other, and nobody uses more of them than the header of their entry.
 SHIM_ROOMS = (
     *("base", "observe", "device", "memory"),
     *(f"operators/{room}" for room in ("policy", "native", "fallback", "aten")),
@@ -128,7 +128,7 @@ PYTHON_ROOMS: Sequence[Sequence[str]] = (
     ("torch_openreg._new", "torch_openreg.__main__"),
 )
 
-# Imports that run up, by name and only where somebody asks for it, and why each is there: "module -> module".
+# Imports that run up, by name and only where somebody requests it, "module -> module", each with its reason.
 PYTHON_EXCEPTIONS: Mapping[str, str] = {
     "torch_openreg -> torch_openreg.contrib.cuda_to_openreg": "OPENREG_AS_CUDA=1",
     "torch_openreg -> torch_openreg.contrib._on_import": "OPENREG_CONTRIB",
@@ -225,17 +225,17 @@ def check_part_includes(root: Path) -> Iterator[str]:
 
 
 def check_lab_includes(root: Path) -> Iterator[str]:
-    """One line for every header that the laboratory includes and may not, or that is the laboratory's and is used."""
+    """One line for every header that the lab includes and may not, and for every use of the lab's own headers."""
     folder = root / "runtime" / LAB
     for path in sources(folder):
         for header in includes_of(path):
             target = header.split("/", 1)[0]
             if target not in (*LAB_ROOMS, *LAB_USES) and header not in LAB_HEADERS:
-                yield f"runtime: {path.relative_to(root)} includes {header}, which is not the laboratory's to use"
+                yield f"runtime: {path.relative_to(root)} includes {header}, which is not the lab's to use"
     for path in [*sources(root / "runtime" / "src"), *sources(root / "runtime" / "drivers")]:
         for header in includes_of(path):
             if header.split("/", 1)[0] in LAB_ROOMS:
-                yield f"runtime: {path.relative_to(root)} includes {header}, which is the laboratory's"
+                yield f"runtime: {path.relative_to(root)} includes {header}, which belongs to the lab"
 
 
 def check_callback_setters(root: Path) -> Iterator[str]:

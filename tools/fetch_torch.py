@@ -38,11 +38,11 @@ def is_wanted(name: str, *, libraries: bool) -> bool:
 
 
 def unpack(wheel: Path, folder: Path, *, libraries: bool) -> Path:
-    """Unpacks what is wanted of a wheel.
+    """Unpacks the needed files of a wheel.
 
     Args:
         wheel: The archive.
-        folder: Where to; it appears once all is there.
+        folder: The target; it appears once it is complete.
         libraries: With those that are linked.
 
     Returns:
@@ -59,14 +59,14 @@ def unpack(wheel: Path, folder: Path, *, libraries: bool) -> Path:
 
 
 def is_complete(package: Path, *, libraries: bool) -> bool:
-    """Whether a folder holds what is wanted already."""
+    """Whether a folder holds all needed files already."""
     return (package / "version.py").exists() and not (
         libraries and any(not (package / "lib" / library).exists() for library in LIBRARIES)
     )
 
 
 def fetch(version: str, *, libraries: bool) -> Path:
-    """Fetches a version, unless it is there.
+    """Fetches a version, unless it was fetched before.
 
     Args:
         version: As "2.15.0".

@@ -109,7 +109,7 @@ STATEMENT = re.compile(
 )
 DECLARATION = re.compile(r"^(?:return|goto|break|continue|typedef|extern|static|const|struct|else)\b")
 
-# Statements without which nothing can be observed: what a declared variable needs, logging, and giving back.
+# Statements whose absence no test can observe: what a declared variable needs, logging, and freeing.
 MEANS_NOTHING = re.compile(
     r"\b(?:openreg_log\w*|openreg_warn\w*|assert|_Static_assert|free|va_end|va_start|OPENREG_UNUSED)\b"
 )

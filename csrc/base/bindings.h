@@ -44,7 +44,7 @@ int openreg_find_place(char* out, size_t size);
 // the runtime's locks, under which it is taken, are held before it.
 void openreg_hold_race_places_over_forks(void);
 
-// gil.c: lets whoever waits inside the runtime release the GIL. Once, when the module is loaded.
+// gil.c: lets threads that wait inside the runtime release the GIL. Once, when the module is loaded.
 void openreg_install_wait_hooks(void);
 // What these call: NULL, and nothing to take back, in a thread that doesn't hold the GIL.
 void* openreg_release_gil(void);

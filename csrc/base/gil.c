@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // The GIL and waiting inside the runtime.
 //
-// The bindings release the GIL before they call what may wait. PyTorch's own C++ code does not always do so: it reaches
-// the runtime with the GIL held, from torch.accelerator.device_count() for example. A driver's factory in Python, which
-// another thread runs meanwhile, would then never get the GIL.
+// The bindings release the GIL before calls that may wait. PyTorch's own C++ code does not always do so: it reaches the
+// runtime with the GIL held, from torch.accelerator.device_count() for example. If such a call then waited for another
+// thread that runs a driver's factory in Python, that thread would never get the GIL.
 #include "csrc/base/bindings.h"
 #include "csrc/base/python_support.h"
 

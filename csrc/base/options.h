@@ -9,7 +9,7 @@
 struct openreg_option_list {
   openreg_option* options; // their texts belong to the strs in `items`
   size_t count;
-  PyObject* items; // the dict may change meanwhile
+  PyObject* items; // holds them: the dict may change during the call
 };
 
 // Fills `to`, which openreg_free_options() frees. Returns -1, with nothing to free and an exception set, for a key or

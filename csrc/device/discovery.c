@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// Runs Python's discovery of drivers before the runtime looks at its list of drivers, whoever makes it look.
+// Runs Python's discovery of drivers before the runtime reads its list of drivers, in any thread and for any caller.
 #include "csrc/base/bindings.h"
 #include "csrc/base/python_support.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// Bindings that choose and open drivers. Contracts: registry.h. All of them may wait, so none holds the GIL meanwhile.
+// Bindings that choose and open drivers. Contracts: registry.h. All of them may wait, so each releases the GIL for its call.
 #include "csrc/base/bindings.h"
 #include "csrc/base/python_support.h"
 #include "csrc/base/torch_calls.h"
@@ -205,7 +205,7 @@ static PyObject* get_driver_options(PyObject* self, PyObject* argument) {
   size_t size = 0;
   size_t length = 0;
   openreg_status status = read_options(name, NULL, 0, &length);
-  while (status == OPENREG_OK && length > size) { // the variables may change meanwhile
+  while (status == OPENREG_OK && length > size) { // the variables may change between two calls
     size = length;
     PyMem_Free(texts);
     texts = PyMem_Malloc(size);

@@ -48,6 +48,6 @@ static PyObject* find_native_stream(PyObject* self, PyObject* arguments) {
 PyMethodDef openreg_stream_methods[] = {
     {"_stream_priority_range", get_priority_range, METH_O, "(least, most) urgent priority of a device's streams."},
     {"_stream_priority", get_priority, METH_VARARGS, "Priority of a stream; (device, stream id)."},
-    {"_stream_from_native", find_native_stream, METH_VARARGS, "Id of the stream that a vendor's handle is of."},
+    {"_stream_from_native", find_native_stream, METH_VARARGS, "Id of the stream that has a vendor's handle."},
     {NULL, NULL, 0, NULL},
 };

@@ -320,7 +320,7 @@ PyMethodDef openreg_memory_methods[] = {
     {"_memory_totals", get_totals, METH_O, "Bytes allocated, their peak, bytes reserved, their peak."},
     {"_reset_peak_memory_stats", reset_peak_stats, METH_O, "peak = current."},
     {"_reset_accumulated_memory_stats", reset_accumulated_stats, METH_O, "allocated = freed = counts = 0."},
-    {"_empty_cache", empty_cache, METH_NOARGS, "Gives cached memory of every device back to its driver."},
+    {"_empty_cache", empty_cache, METH_NOARGS, "Releases cached memory of every device to its driver."},
     {"_mem_get_info", get_info, METH_O, "(free, total) bytes of a device."},
     {NULL, NULL, 0, NULL},
 };

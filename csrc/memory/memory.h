@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-// The segments of a device with their blocks, a list of dicts, or NULL with an exception set. Needs the GIL, which is
-// released while the allocator is asked.
+// The segments of a device with their blocks, a list of dicts, or NULL with an exception set. Needs the GIL, which it
+// releases while it calls the allocator.
 PyObject* openreg_memory_segments(int32_t device);
 
 #ifdef __cplusplus

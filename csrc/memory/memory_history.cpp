@@ -264,7 +264,7 @@ PyObject* _annotateMemory(PyObject* /*self*/, PyObject* arguments) {
 PyObject* _attachOutOfMemoryObserver(PyObject* /*self*/, PyObject* observer) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyCallable_Check(observer) != 0, "an out-of-memory observer must be callable");
-  // The list of observers outlives the interpreter, so this reference is never given back.
+  // The list of observers outlives the interpreter, so this reference is never released.
   PyObject* const function = Py_NewRef(observer);
   c10::openreg::attach_out_of_memory_observer([function](int64_t device, int64_t asked, int64_t allowed, int64_t free) {
     if (!openreg_interpreter_is_alive()) {

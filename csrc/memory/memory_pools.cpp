@@ -261,6 +261,6 @@ PyMethodDef openreg_memory_pool_methods[] = {
      METH_NOARGS,
      "allocated = freed = 0."},
     {"_reset_peak_host_memory_stats", torch_openreg::_resetPeakHostMemoryStats, METH_NOARGS, "peak = current."},
-    {"_empty_host_cache", torch_openreg::_emptyHostCache, METH_NOARGS, "Gives cached pinned memory back."},
+    {"_empty_host_cache", torch_openreg::_emptyHostCache, METH_NOARGS, "Releases cached pinned memory."},
     {nullptr, nullptr, 0, nullptr},
 };

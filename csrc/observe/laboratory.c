@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// Bindings of the laboratory: failures on purpose, and the last calls. Contracts: openreg/faults.h, flight_recorder.h.
+// Bindings of the lab: injected faults and the flight recorder. Contracts: openreg/faults.h, flight_recorder.h.
 #include "csrc/base/bindings.h"
 #include "csrc/base/python_support.h"
 #include "csrc/base/torch_calls.h"
@@ -89,10 +89,10 @@ static PyObject* write_recorder(PyObject* self, PyObject* argument) {
 }
 
 PyMethodDef openreg_laboratory_methods[] = {
-    {"_faults_begin", begin_faults, METH_O, "Adds a plan of faults; a capsule that ends it when it goes."},
+    {"_faults_begin", begin_faults, METH_O, "Adds a plan of faults; returns a capsule that ends it when it is freed."},
     {"_faults_end", end_faults, METH_O, "Ends a plan; once more it does nothing."},
     {"_faults_hits", count_hits, METH_O, "How often the faults of a plan have hit; 0 after its end."},
-    {"_flight_recorder_start", start_recorder, METH_O, "Keeps so many calls from now on; 0: none."},
+    {"_flight_recorder_start", start_recorder, METH_O, "Keeps this number of calls from now on; 0: none."},
     {"_flight_recorder_write", write_recorder, METH_O, "Writes them to a path; None: to the one for errors."},
     {NULL, NULL, 0, NULL},
 };

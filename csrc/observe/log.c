@@ -2,12 +2,12 @@
 // Log lines of the runtime to a Python function.
 //
 // The runtime may log from any thread, with its locks held, and a thread that has the GIL may be waiting for one of
-// those locks: the callback must not take the GIL. So it queues the line, and asks the interpreter to hand the queue
-// over at its next safe point.
+// those locks: the callback must not take the GIL. So it queues the line, and requests a pending call of the interpreter,
+// which delivers the queue at the next safe point.
 //
-// The main thread may be far from that point: it waits in C for a driver that takes minutes to open, and the line says
-// so. Warnings are therefore handed over by a thread of their own if that has not happened after a moment. Whoever
-// hands over, one does it at a time, until nothing is queued: the order of the lines is kept.
+// The main thread may be far from that point: it may wait in C for a driver that takes minutes to open, and the line says
+// so. If a warning is still queued after a moment, a separate thread delivers the queue. Only one thread delivers at a
+// time, until nothing is queued: the order of the lines is kept.
 #include "csrc/base/bindings.h"
 #include "csrc/base/python_support.h"
 
@@ -130,7 +130,7 @@ static int deliver_pending(void* unused) {
   return 0;
 }
 
-// The caller holds the mutex, which is free meanwhile.
+// The caller holds the mutex, which is released during the wait.
 static void wait_a_moment(struct queue* queue) {
   struct timespec until;
   (void)clock_gettime(CLOCK_MONOTONIC, &until);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bindings of the race detector (openreg/races.h): its reports, and what it asks of Python: the line of the program that a
+// Bindings of the race detector (openreg/races.h): its reports, and what it needs of Python: the line of the program that a
 // use comes from, and the exception of a race.
 //
-// Each operator asks for its line, most often without the GIL. Code objects that have been seen once are kept, and the
-// lines in them are known by number; only a line that is new takes the GIL. Whole stacks likewise, where they are wanted.
+// Each operator looks up its line, most often without the GIL. Code objects are kept once they were found, and their lines
+// have numbers; only a new line takes the GIL. Whole stacks, where they are wanted, are kept the same way.
 #include "csrc/base/frames.h"
 
 #include <openreg/races.h>
@@ -33,9 +33,9 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr size_t kMostPlaces = 1 << 20; // a program that makes code without end has unknown lines from then on
+constexpr size_t kMostPlaces = 1 << 20; // for programs that generate code without end: further lines are unknown
 
-constexpr size_t kMostStacks = 1 << 17; // likewise, and then a use has its line alone
+constexpr size_t kMostStacks = 1 << 17; // for the same programs: further uses have their line alone, without a stack
 constexpr size_t kDeepest = 256;        // the outer frames of a deeper stack are left out
 
 struct Instruction {
@@ -68,7 +68,7 @@ struct Place {
   std::string text;
   bool allowed = false;
   const Stack* stack = nullptr; // where it is one of a whole stack
-  std::string stack_text;       // made when it is asked for
+  std::string stack_text;       // made when it is first needed
 };
 
 struct Book {

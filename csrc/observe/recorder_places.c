@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The line of the program for the flight recorder: place() of openreg_set_places() (openreg/embedding.h). It may be asked for in any call of a driver,
-// with any lock held, so it takes neither the GIL nor a reference: possible where frames are read without the GIL
-// (frames.h), else there are no lines. A thread keeps what it has found out, as a call may last no longer than the recorder
-// permits: a line that was met before costs the walk to its frame.
+// The line of the program for the flight recorder: place() of openreg_set_places() (openreg/embedding.h). Any call of a
+// driver may call it, with any lock held, so it takes neither the GIL nor a reference: it finds lines only where frames can
+// be read without the GIL (frames.h). As the recorder limits how long a call may take, each thread keeps the lines that it
+// has found: finding one again costs no more than the walk to its frame.
 #include <Python.h>
 
 #include <openreg/embedding.h>

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command ``python -m torch_openreg``: information, diagnosis, the preferred driver, and a new driver's project.
 
-It ends with 0, with 1 if what was asked for is not so (``diagnose``: no device can be used, or a plugin has failed;
-``prefer``: it can't be stored; ``new``: the folder is there, or the name is unfit; ``explore``: a seed fails), and with
-2 for a wrong command line. Without a command it shows how it is used.
+The exit status is 0, 1 if the command fails (``diagnose``: no device can be used, or a plugin has failed; ``prefer``:
+the choice can't be stored; ``new``: the folder exists, or the name is unfit; ``explore``: a seed fails), and 2 for a
+wrong command line. Without a command it prints its usage.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def make_driver(name: str, directory: Path | None = None) -> Path:
 
     Raises:
         ValueError: The name is unfit.
-        FileExistsError: The folder is there.
+        FileExistsError: The folder exists.
         OSError: It can't be written.
     """
     check_name(name)

@@ -44,10 +44,10 @@ class Checks:
         self._kept: set[int] = set()  # blocks that wider fixtures have made when they were set up
         self._kept_events = 0
         self._kept_pinned = 0
-        self._fixtures: set[pytest.FixtureDef[Any]] = set()  # wider ones, alive
+        self._fixtures: set[pytest.FixtureDef[Any]] = set()  # wider ones that are live
 
     def pytest_sessionstart(self) -> None:
-        """Refuses to start with other devices than were asked for: a driver may have fewer."""
+        """Refuses to start with another number of devices than requested: a driver may have fewer."""
         wanted, found = self._option.openreg, openreg.device_count()
         if wanted is not None and found != wanted:
             raise pytest.UsageError(f"--openreg={wanted}, but there are {found} device(s).\n{_reason()}")
@@ -56,7 +56,7 @@ class Checks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Notes what is alive before the test."""
+        """Records the live objects before the test."""
         self._has_failed = False
         self._kept_events = self._kept_pinned = 0
         self._before = leaks.take()
@@ -90,7 +90,7 @@ class Checks:
 
     def _fail_for_races(self) -> None:
         if text := self._text_of_races():
-            openreg.clear_races()  # the teardown's are told apart
+            openreg.clear_races()  # so that the teardown reports only its own
             pytest.fail(text, pytrace=False)
 
     def _text_of_races(self) -> str:

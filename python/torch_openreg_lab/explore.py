@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command ``python -m torch_openreg explore``: a program under many orders of the devices' work.
 
-Each run is a process with another ``OPENREG_SIM_SEED``. Of the first seed that fails, the fewest switches (deviations
-from the plain order, ``OPENREG_SIM_SWITCHES``) that still make it fail are sought: the last of them is where to look.
+Each run is a process with another ``OPENREG_SIM_SEED``. For the first seed that fails, the command finds the fewest
+switches (deviations from the plain order, ``OPENREG_SIM_SWITCHES``) that still fail: the last of them is where to look.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _seeds(first: int, count: int, end: float | None) -> Iterator[int]:
 
 
 def _run_all(explorer: Explorer, arguments: argparse.Namespace) -> list[tuple[int, Run]]:
-    """Runs the seeds, so many at once, and reports each that fails. Returns all runs, by seed."""
+    """Runs the seeds, ``--jobs`` of them at once, and reports each that fails. Returns all runs, by seed."""
     end = None if arguments.time is None else time.monotonic() + arguments.time
     seeds = _seeds(arguments.first_seed, arguments.seeds, end)
     done: list[tuple[int, Run]] = []
@@ -230,7 +230,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("--seeds", metavar="N", type=_positive, default=100, help="how many seeds (100)")
     parser.add_argument("--first-seed", metavar="N", type=_positive, default=1, help="the first of them (1)")
-    parser.add_argument("--time", metavar="S", type=_seconds, help="start no run after so many seconds")
+    parser.add_argument("--time", metavar="S", type=_seconds, help="start no run after S seconds")
     parser.add_argument(
         "--timeout", metavar="S", type=_seconds, default=600.0, help="of one run; later is a failure (600)"
     )

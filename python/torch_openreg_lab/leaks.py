@@ -25,7 +25,7 @@ _STEPS = 12  # of the search for who holds one: each looks at every object
 class Inventory:
     """Blocks by address, with their sizes; events; and what each device has as its current stream."""
 
-    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # address: device, bytes that were asked for
+    blocks: dict[int, tuple[int, int]] = field(default_factory=dict)  # address: device, requested bytes
     events: int = 0
     pinned: int = 0
     device: int = 0
@@ -120,7 +120,7 @@ def _name_in(owner: dict[Any, Any], value: object) -> str | None:
 
 
 def _holder(value: object) -> str | None:
-    """The variable of a module through which a value is alive, if that can be found in a few steps."""
+    """The variable of a module that keeps a value alive, if that can be found in a few steps."""
     waiting = [value]
     for step in range(_STEPS):
         if step == len(waiting):

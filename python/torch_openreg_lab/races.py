@@ -37,7 +37,7 @@ class RaceUse:
     Attributes:
         operator: Its operator, as ``aten::add_``.
         place: The line of the program, as ``train.py:12 in step``; empty in a thread without Python, as autograd's.
-        stack: All of Python's stack, a line each, the innermost first; empty unless stacks were asked for.
+        stack: All of Python's stack, a line each, the innermost first; empty unless stacks were requested.
         device: The device on whose stream it is; None: the host itself.
         stream: Id of the stream.
         writes: Whether it writes.
@@ -64,7 +64,7 @@ class Race:
         address: Address of the first of the bytes in question; 0 for a lost device.
         size: How many they are.
         offset: Where they begin in their allocation; None: not known.
-        freed: Of ``reuse``, the line that let the memory go, as ``train.py:20 in step``; empty if it is not known.
+        freed: For ``reuse``, the line that freed the memory, as ``train.py:20 in step``; empty if it is not known.
         remedy: What would order them.
         text: All of it, as it is logged, with the stacks.
     """

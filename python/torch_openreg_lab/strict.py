@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``--openreg-strict``: what makes a GPU's host wait, or copies to it, without being asked for in so many words.
+"""``--openreg-strict``: finds code that implicitly makes a GPU's host wait, or copies to it.
 
 While a test runs these are errors in the code under test:
 

@@ -13,8 +13,8 @@
 #define OK(call) check_runtime_ok(check_end_call((check_begin_call(#call), call)), #call)
 void check_runtime_ok(openreg_status status, const char *call);
 
-/* Selects the driver, alone, with its options. Of other variables OPENREG_LOG_LEVEL alone is left. Returns the number of
- * devices; without one it is a skip. */
+/* Selects the driver, alone, with its options. No other variable of OPENREG_* stays set, except OPENREG_LOG_LEVEL. Returns
+ * the number of devices; skips the check if there is none. */
 int32_t check_start_runtime(check_context *c);
 /* A block of the caching allocator, on the default stream. */
 void *check_allocate_block(int32_t device, size_t size);

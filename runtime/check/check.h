@@ -119,7 +119,7 @@ const openreg_host *check_host(void);
 /* Whether the table has all slots of a list "a b c"; *missing is the first one that it lacks. */
 bool check_has_slots(const openreg_driver *table, const char *slots, const char **missing);
 
-/* Notes a call that begins, by its name up to "(", and its end: what a crash or a hang leaves is told. Returns the status. */
+/* Record the begin of a call, by its name up to "(", and its end: reports of a crash or a hang name it. Returns the status. */
 void check_begin_call(const char *call);
 openreg_status check_end_call(openreg_status status);
 /* What every slot must keep: set_error() never before OPENREG_OK; exactly once, with the same code, before another. */
@@ -137,12 +137,12 @@ const char *check_status_name(openreg_status status);
 #define FAILS(c, code, slot, ...)                                                                                      \
     check_failed_with(#slot, code, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
 #define MAY(c, slot, ...) check_ended(#slot, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
-/* What mem_alloc() and host_alloc() take for so many bytes. */
+/* The argument of mem_alloc() and host_alloc() for this number of bytes. */
 #define BYTES(count) (&(const openreg_alloc_info){.struct_size = sizeof(openreg_alloc_info), .size = (count)})
 /* REQUIRE(condition, "text", ...): the rule that the check is about. */
 #define REQUIRE(condition, ...) ((condition) ? (void)0 : check_fail(__VA_ARGS__))
 
-/* 64 bits, from the seed of the run. Of this context: one thread at a time. */
+/* 64 bits, from the seed of the run. The state belongs to the context: one thread at a time. */
 uint64_t check_random(check_context *c);
 /* Uniform in [0, below). */
 uint64_t check_random_below(check_context *c, uint64_t below);

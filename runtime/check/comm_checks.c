@@ -457,13 +457,13 @@ nothing_is_left(check_context *c)
 
 static const check_case cases[] = {
     {"comm.table", "extension", ALONE,
-     "comm.h: sizeof(openreg_comm), OPENREG_COMM_VERSION as compiled into the driver; all functions are there.",
+     "comm.h: sizeof(openreg_comm), OPENREG_COMM_VERSION as compiled into the driver; every function is required.",
      "Answer NULL for versions that the driver does not know.", table_is_whole},
     {"comm.alone", "extension", ALONE,
      "comm.h: communicators connect `size` ranks, rank 0 <= rank < size; a rank may send to itself in a group.",
      "A size of 1 is valid: what is sent is the result.", one_rank_is_enough},
     {"comm.id", "extension", ALONE,
-     "comm.h: bytes of an id: 1 to OPENREG_COMM_ID_MAX, constant from open() to close(); unique_id() writes so many.",
+     "comm.h: bytes of an id: 1 to OPENREG_COMM_ID_MAX, constant from open() to close(); unique_id() writes them.",
      "Answer the size of what the vendor calls an id, an address or root info.", ids_have_their_size},
     {"comm.ranks", "extension", ALONE, "comm.h: init() of a rank that is not 0 <= rank < size is E_INVALID.",
      "Compare before anything waits for peers.", wrong_ranks_are_refused},
@@ -522,7 +522,7 @@ static const check_case cases[] = {
     {"comm.abort", "extension", BOTH,
      "comm.h: abort() ends what is queued, and calls that wait; the streams go on; other functions fail with "
      "E_INVALID. Twice is allowed.",
-     "Work that waits for a peer looks for abort() meanwhile.", abort_ends_waiting},
+     "Work that waits for a peer checks for abort() while it waits.", abort_ends_waiting},
     {"comm.leaks", "extension", ALONE, "comm.h: destroy() frees the communicator; NULL is accepted.",
      "Join the communicator's threads, and close its connections.", nothing_is_left},
 };

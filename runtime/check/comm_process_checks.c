@@ -133,13 +133,13 @@ processes_are_connected(check_context *c)
     in_processes(c, make_all_calls, false);
 }
 
-/* Of a survivor: what happened to a call after the peer's end, and whether its stream has passed it. */
+/* In a surviving rank: whether a call that was made after the peer's end is complete on its stream. */
 static atomic_bool has_passed;
 
 static void
 call_and_wait(check_rank *r)
 {
-    if (check_plan_call(r, &simple, r->send, r->recv) != OPENREG_OK) /* the call may tell it, too */
+    if (check_plan_call(r, &simple, r->send, r->recv) != OPENREG_OK) /* the call may report it, too */
         return;
     check_sync(r->c, r->dev, r->stream);
     atomic_store(&has_passed, true);
@@ -178,9 +178,9 @@ lose_a_peer(check_rank *r, common *shared)
         check_begin_call("get_error");
         status = check_ended("get_error", r->comm->get_error(r->c->instance, r->handle));
         REQUIRE(status != OPENREG_OK || !is_over,
-                "the stream passed an all_reduce() with a rank whose process had ended, and get_error() tells nothing");
+                "the stream ended an all_reduce() with a rank whose process had ended, and get_error() returned OK");
     }
-    /* A library may tell it in its own time only, which may be longer. */
+    /* A library may report it later than that. */
     REQUIRE(status == OPENREG_OK || status == OPENREG_E_PEER || status == OPENREG_E_TIMEOUT,
             "when the process of a rank had ended, get_error() returned %s: %s", check_status_name(status),
             check_error_text());

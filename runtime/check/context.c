@@ -135,7 +135,7 @@ check_begin_call(const char *slot)
     check_call *const call = &trail->calls[errors.place];
     *call = (check_call){.thread = (int)syscall(SYS_gettid), .begin = check_now()};
     (void)snprintf(call->slot, sizeof call->slot, "%.*s", (int)strcspn(slot, "("), slot);
-    __atomic_store_n(&trail->current, errors.place + 1, __ATOMIC_RELAXED); /* any thread's: the last one is told */
+    __atomic_store_n(&trail->current, errors.place + 1, __ATOMIC_RELAXED); /* of any thread: the last one is reported */
 }
 
 openreg_status

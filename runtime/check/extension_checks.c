@@ -433,7 +433,7 @@ static const check_case cases[] = {
      "ipc.h: E_INVALID: no such handle. One that was altered on its way is refused, or leads to memory of the whole "
      "size; "
      "nothing that it says of sizes and offsets is believed.",
-     "Compare offset and size with the memory that is there, before anything is mapped.", altered_handles_do_no_harm},
+     "Compare offset and size with the size of the memory before anything is mapped.", altered_handles_do_no_harm},
     {"vmm.granularity", "extension", 0,
      "vmm.h: a power of two, constant from open() to close(). Offsets and sizes are multiples of it, and so is the "
      "address "

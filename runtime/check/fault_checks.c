@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* fault_checks.c: the driver behind a runtime in which calls fail by plan (openreg/faults.h): what no table can be asked
- * for happens to any driver. */
+/* fault_checks.c: the driver behind a runtime in which calls fail by plan (openreg/faults.h): tests failures that a driver's
+ * table can't be made to produce. */
 #define _GNU_SOURCE
 #include <openreg/faults.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ give_back_in_a_row(int32_t device)
     openreg_faults_end(faults);
     OK(openreg_free(large));
     OK(openreg_memcpy(host, OPENREG_HOST, blocks[3], device, SIZE));
-    check_is_pattern(host, SIZE, 7, "a block that was in use while memory around it was given back");
+    check_is_pattern(host, SIZE, 7, "a block that was in use while memory around it was released");
     OK(openreg_free(blocks[3]));
 }
 
@@ -78,7 +78,7 @@ lost_in_a_program(check_context *c)
     (void)snprintf(plan, sizeof plan, "seed %llu; nomem 40%% of segments", (unsigned long long)(check_random(c) >> 32));
     openreg_faults const faults = begin(plan);
     check_random_program(c, &c->random, c->target->seconds / 4);
-    REQUIRE(openreg_faults_hits(faults) > 0, "no allocation was refused: the driver was asked for none");
+    REQUIRE(openreg_faults_hits(faults) > 0, "no allocation was refused: the driver was not called for any");
     openreg_faults_end(faults);
     for (int32_t dev = 0; dev < c->devices; ++dev)
         give_back_in_a_row(dev);
@@ -119,7 +119,7 @@ send(const place *p, uint64_t seed)
     OK(openreg_memcpy_async(p->dev, p->stream, p->memory, p->dev, p->host, OPENREG_HOST, SIZE));
 }
 
-/* The second copy fails: nobody is told before the stream is waited for, the bytes stay, and what comes behind runs. */
+/* The second copy fails: only a wait for the stream reports it, the bytes stay unchanged, and work queued behind it runs. */
 static void
 a_copy_fails(const place *p, bool has_streams)
 {
@@ -192,7 +192,7 @@ work_fails(check_context *c)
 
 /* --------------------------------------------------------------------------------------------------------- lost devices */
 
-/* Work on all devices, of which the first is lost; the others go on, and everything can be given back. */
+/* Work on all devices, of which the first is lost; the others go on, and everything can be released. */
 static void
 lose_the_first(check_context *c)
 {
@@ -260,8 +260,8 @@ devices_are_lost(check_context *c)
 
 static const check_case cases[] = {
     {"fault.out_of_memory", "", CHECK_RUNTIME,
-     "Memory that the allocator gives back because a request was refused is free again, all of it, and blocks that are "
-     "in use keep their contents.",
+     "When a request is refused, all memory that the allocator then releases is free again, and blocks that are in use "
+     "keep their contents.",
      "The allocator frees many allocations in a row then, between two requests.", memory_is_refused},
     {"fault.error", "", CHECK_RUNTIME,
      "Where a copy fails, what is behind it on the stream runs and the bytes that it was to write stay; a copy of one "
@@ -270,6 +270,6 @@ static const check_case cases[] = {
     {"fault.device_lost", "", CHECK_RUNTIME,
      "After a loss what frees and destroys is still called, and succeeds, also for streams that nobody has waited for; "
      "other devices go on, and the driver can be opened again.",
-     "stream_destroy() and close() must give back what a sync would have, as none comes.", devices_are_lost},
+     "stream_destroy() and close() must release what a sync would release: a lost device gets none.", devices_are_lost},
 };
 const check_group check_fault_group = CHECK_GROUP(2, cases);

@@ -332,7 +332,7 @@ check_release(check_gate *gate)
 {
     if (gate == NULL)
         return;
-    check_sleep(20); /* time enough for whoever does not wait */
+    check_sleep(20); /* time enough for work that wrongly does not wait */
     check_gate_open(gate);
 }
 

@@ -33,7 +33,7 @@ void check_write(check_context *c, int32_t dev, void *to, const void *from, size
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 /* Bytes of the device, 0 if the driver does not say. */
 uint64_t check_total_memory(check_context *c, int32_t dev);
-/* Bytes of host memory that can still be written to, 0 if that can't be told. */
+/* Bytes of host memory that are still available, 0 if unknown. */
 uint64_t check_host_available(void);
 /* All zero without device_info(). */
 openreg_device_info check_info(check_context *c, int32_t dev);
@@ -96,7 +96,7 @@ void check_sleep(int milliseconds);
 
 typedef struct check_counts {
     int files, threads;
-    uint64_t heap;          /* bytes that malloc() has given out, 0 if that can't be told */
+    uint64_t heap;          /* bytes that malloc() has given out, 0 if unknown */
     uint64_t address_space; /* bytes */
     uint64_t device;        /* free bytes of a device, where a check fills it in */
 } check_counts;

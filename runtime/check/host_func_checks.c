@@ -56,7 +56,7 @@ runs_once_behind_earlier_work(check_context *c)
     }
 }
 
-/* On the device, so that no copy of host memory waits in its call. The other stream looks meanwhile. */
+/* A copy on the device, as a copy of host memory may wait inside its call. Another stream reads while it is held. */
 static void
 later_work_waits(check_context *c)
 {

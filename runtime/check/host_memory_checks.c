@@ -48,7 +48,7 @@ every_device_uses_it(check_context *c)
 
 static const check_case cases[] = {
     {"host_memory.contents", "host_alloc", 0, "host_alloc(): pinned host memory, which the host reads and writes.",
-     "As long as was asked for, and aligned as malloc()'s.", pinned_memory_is_memory},
+     "It has the requested size, and is aligned as malloc()'s.", pinned_memory_is_memory},
     {"host_memory.devices", "host_alloc", 0, "Pinned memory is usable by every device of this driver.",
      "CUDA: cudaHostAllocPortable.", every_device_uses_it},
 };

@@ -172,8 +172,7 @@ asking_makes_no_context(check_context *c)
         MUST(c, device_active, c->instance, dev, &first);
         for (int i = 0; i < 3; ++i)
             MUST(c, device_active, c->instance, dev, &active);
-        REQUIRE(active == first, "device_active() of device %d said %d, and %d when it was asked again", dev, first,
-                active);
+        REQUIRE(active == first, "device_active() of device %d said %d, and %d when called again", dev, first, active);
     }
     if (c->devices < 2)
         return;
@@ -256,7 +255,7 @@ static const check_case cases[] = {
      "Units: bytes, not KiB or MiB.", totals_agree},
     {"info.active", "device_active", 0, "device_active(): 1 if the device has a live context; memory needs one.",
      "Vendors tell the state of a primary context.", active_with_memory},
-    {"info.active_asks", "device_active", 0, "device_active() never makes a context, and is of one device.",
+    {"info.active_asks", "device_active", 0, "device_active() never makes a context, and reports on one device.",
      "Most calls of a vendor's library make a context; this one must look without.", asking_makes_no_context},
     {"info.bind", "device_bind", 0,
      "There is no current device: slots go by their argument, whatever device_bind() has made the vendor's current "

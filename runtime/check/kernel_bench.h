@@ -60,7 +60,7 @@ int64_t check_bench_end(check_bench *b, openreg_dtype dtype);
 /* Numbers that every type has exactly, none of them 0; with `is_wide` integers are at times near the ends of their type, or
  * 0. */
 void check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide);
-/* NaN, infinities, zeros, numbers below the normal ones, and ordinary ones. Of floating-point numbers. */
+/* NaN, infinities, zeros, subnormal and ordinary numbers. For floating-point types. */
 void check_bench_fill_special(check_bench *b, int place, bool is_positive);
 double check_bench_special(check_bench *b);
 void check_bench_fill_mask(check_bench *b, int place); /* 0 and 1 */

@@ -32,7 +32,7 @@ table_is_sound(check_context *c)
             REQUIRE(strcmp(check_kernel_at(kernels, k)->name, kernel->name) != 0, "%s is in the list twice",
                     kernel->name);
     }
-    REQUIRE(check_kernels(c) == kernels, "extension() gave another table of kernels when it was asked again");
+    REQUIRE(check_kernels(c) == kernels, "extension() gave another table of kernels when it was called again");
 }
 
 /* --------------------------------------------------------------------------------------------------------------- calls */

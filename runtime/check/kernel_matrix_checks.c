@@ -21,7 +21,7 @@ pick_bias(check_bench *b, int32_t ndim, const int64_t *out, int64_t *shape)
 }
 
 /* mm(self, mat2), bmm(self, mat2), addmm(self, mat1, mat2, *, beta=1, alpha=1), baddbmm(self, batch1, batch2, *, beta=1,
- * alpha=1); inner sizes from 0, and now and then matrices that a vendor's library is asked for. */
+ * alpha=1); inner sizes from 0, and now and then matrices that are large enough for a vendor's library. */
 static void
 try_product(check_bench *b, const check_product *op, bool is_large)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* layer_bench.h: calls of kernels with many arguments, as layers and their gradients have. A builder says the arguments in
- * the order of the operator's schema, then the results with what they have to be:
+/* layer_bench.h: calls of kernels with many arguments, as layers and their gradients have. A builder gives the arguments in
+ * the order of the operator's schema, then the results with the expected values:
  *
- *   double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);   the numbers are there, and may be changed
+ *   double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);   filled with numbers, which may be changed
  *   check_layer_int(l, "dim", dim);
- *   double *const y = check_layer_result(l, l->dtype, ndim, shape);           what is wanted: zeros, to be filled in
+ *   double *const y = check_layer_result(l, l->dtype, ndim, shape);           the expected values: zeros, to be filled in
  *
  * Numbers are in double precision, the last dimension fastest, whatever the strides of the tensor are. */
 #ifndef OPENREG_CHECK_LAYER_BENCH_H

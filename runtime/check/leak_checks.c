@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* leak_checks.c: what is given back, by counting: bytes of the device and of the heap, files, threads, addresses. */
+/* leak_checks.c: finds leaks by counting bytes of the device and of the heap, files, threads, addresses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ memory_does_not_run_out(check_context *c)
     if (c->table.mem_info == NULL)
         return;
     MUST(c, mem_info, c->instance, 0, &after, &all);
-    REQUIRE(after + total / 8 > before, "%llu bytes of device memory were free, and after all was given back %llu",
+    REQUIRE(after + total / 8 > before, "%llu bytes of device memory were free, and after all was freed %llu",
             (unsigned long long)before, (unsigned long long)after);
 }
 
@@ -380,32 +380,32 @@ leaves_nothing(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"leak.events", "event_create", 0, "event_destroy() gives back what the event had.",
+    {"leak.events", "event_create", 0, "event_destroy() releases what the event had.",
      "Also the vendor's object of a record that was replaced.", leaves_nothing},
-    {"leak.streams", "stream_create", 0, "stream_destroy() gives back what the stream had: its thread, its files.",
+    {"leak.streams", "stream_create", 0, "stream_destroy() releases what the stream had: its thread, its files.",
      "Join the worker, or let it end by itself.", leaves_nothing},
-    {"leak.host_memory", "host_alloc", 0, "host_free() gives pinned memory back.", "Count both.", leaves_nothing},
-    {"leak.memory", "", 0, "mem_free() gives memory back, and its books.", "Count both.", leaves_nothing},
+    {"leak.host_memory", "host_alloc", 0, "host_free() releases pinned memory.", "Count both.", leaves_nothing},
+    {"leak.memory", "", 0, "mem_free() releases memory, and the driver's records of it.", "Count both.",
+     leaves_nothing},
     {"leak.device_memory", "", 0, "What was freed can be allocated again, however often.",
      "mem_free() returns the addresses and the memory.", memory_does_not_run_out},
     {"leak.work", "", 0, "Work that has ended leaves nothing behind.",
      "A vendor's event or command buffer for each copy has to be released.", leaves_nothing},
     {"leak.copies", "", 0, "Work that has ended leaves nothing behind: copies in each direction, small and large.",
-     "A staging buffer, or the memory that was registered for a copy, is given back when the copy has ended.",
+     "A staging buffer, or the memory that was registered for a copy, is released when the copy has ended.",
      copies_leave_nothing},
     {"leak.peer_copies", "", CHECK_TWO_DEVICES,
      "Work that has ended leaves nothing behind: copies between two devices.",
-     "What a copy through the host takes on the way is given back, also on the other device.",
-     peer_copies_leave_nothing},
+     "What a copy through the host takes on the way is released, also on the other device.", peer_copies_leave_nothing},
     {"leak.records", "event_create", 0, "A record that replaces an earlier one leaves nothing of that behind.",
      "Release the vendor's object of the record before, also if a stream waits for it.", leaves_nothing},
     {"leak.asks", "", 0, "Every slot that asks or waits leaves nothing behind.",
-     "What was retained to be asked is released, whatever the answer is.", leaves_nothing},
+     "Objects that were retained for the query are released, whatever it returns.", leaves_nothing},
     {"leak.host_funcs", "host_func", 0, "A host function that has run leaves nothing behind.",
      "The vendor's event that called it, and the argument that holds function and argument.",
      host_functions_leave_nothing},
     {"leak.refused", "", 0, "A call that fails leaves nothing behind.",
-     "Each way out after an error gives back what the call had made until then.", refusals_leave_nothing},
+     "Each way out after an error releases what the call had made until then.", refusals_leave_nothing},
     {"leak.exhaustion", "", 0,
      "When no more streams or events can be made the slot returns OPENREG_E_NOMEM, and those that are there work on.",
      "Never abort() or exit(); look at what malloc() returns.", handles_run_out},

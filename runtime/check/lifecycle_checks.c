@@ -296,7 +296,7 @@ describe_keeps_to_capacity(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"lifecycle.repeated", "", CHECK_CLOSED, "close() ends the instance: what open() made is given back.",
+    {"lifecycle.repeated", "", CHECK_CLOSED, "close() ends the instance: what open() made is released.",
      "Compare what open() makes (files, threads, memory) with what close() ends, on every path.", close_gives_back},
     {"lifecycle.again", "", CHECK_CLOSED, "After close() the driver can be opened again.",
      "A variable that open() sets and close() leaves; a vendor's library that can be started once a process needs a "
@@ -319,7 +319,7 @@ static const check_case cases[] = {
      "Count from /sys, /dev or a management library; a vendor's runtime that is initialised does not survive fork().",
      count_leaves_fork_safe},
     {"lifecycle.describe", "describe", CHECK_CLOSED,
-     "describe() tells of the devices what open() and device_info() tell.", "Use one function for both.",
+     "describe() reports the same about the devices as open() and device_info().", "Use one function for both.",
      describe_agrees},
     {"lifecycle.describe_capacity", "describe", CHECK_CLOSED,
      "describe() fills *infos[0..min(*count, capacity)) and peers[i * capacity + j]; a topology that it does not know "

@@ -2,8 +2,8 @@
 /* openreg-check: says whether a driver keeps the rules of driver.h: each rule a check, each check a process.
  *
  * Usage: openreg-check DRIVER [options], see usage below and docs/verifying-a-driver.md.
- * Exit status: 0 it conforms (or nothing that was asked for failed), 1 it does not, 2 a wrong argument, 77 there is no
- * device to check on. */
+ * Exit status: 0 it conforms (or no check of --only failed), 1 it does not, 2 a wrong argument, 77 there is no device to
+ * check on. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdlib.h>

@@ -67,7 +67,7 @@ ranges_are_disjoint(check_context *c)
                 "%llu bytes at %p of device %d and %llu bytes at %p of device %d overlap",
                 (unsigned long long)ranges[i - 1].size, (void *)ranges[i - 1].start, ranges[i - 1].dev,
                 (unsigned long long)ranges[i].size, (void *)ranges[i].start, ranges[i].dev);
-    /* With the host's own: the stack, this program, and what malloc() gives out meanwhile. */
+    /* Nor with the host's own memory: the stack, this program, and what malloc() returns now. */
     for (int i = 0; i < RANGES; ++i) {
         const uintptr_t inside[] = {(uintptr_t)&c, (uintptr_t)ranges, (uintptr_t)malloc(10000), (uintptr_t)c->given};
         for (size_t k = 0; k < sizeof inside / sizeof inside[0]; ++k)
@@ -352,7 +352,7 @@ static const check_case cases[] = {
      "Sizes that are rounded up in one place and not in the other.", contents_stay},
     {"memory.exhaustion", "", 0,
      "A full device returns OPENREG_E_NOMEM and is as before: what is freed can be allocated again.",
-     "Give back what an allocation had taken before it failed.", exhaustion_is_survived},
+     "Release what an allocation had taken before it failed.", exhaustion_is_survived},
     {"memory.free_waits", "", 0,
      "mem_free() returns after the work that is queued on that memory, on any stream, has ended.",
      "Wait for the device before the vendor's function, if that does not.", free_waits},

@@ -198,7 +198,7 @@ static const check_case cases[] = {
     {"process.exit", "", CHECK_CLOSED,
      "A driver never uses atexit() or destructors that touch a device: a process ends with an open instance and queued "
      "work.",
-     "Nothing has to be given back at the end of a process.", end_is_clean},
+     "Nothing has to be released at the end of a process.", end_is_clean},
     {"process.fork_parent", "", 0,
      "A child made by fork() that does not use the driver leaves the parent's devices alone.",
      "Handlers of pthread_atfork(), and memory shared with the child.", parent_survives_fork},

@@ -84,7 +84,7 @@ print_not_checked(const check_report *report)
             printf("%s%s", unknown++ == 0 ? "  kernels without a reference here: " : " ", name);
     if (unknown > 0)
         printf("\n");
-    printf("  the driver's own asynchronous errors and lost devices, which no table can be asked for\n"
+    printf("  the driver's own asynchronous errors and lost devices, which no check can cause\n"
            "  that a slot leaves the vendor's current device of the thread as it was\n"
            "  that open() alone decides: variables of the environment, exceptions across the boundary\n");
     if (report->level < 2)

@@ -117,7 +117,7 @@ start(child *out)
     return out->process > 0 ? 1 : -1;
 }
 
-/* A check that goes on calling slots is slow and doesn't hang: it has so many times the limit in all. */
+/* A check that goes on calling slots is slow and doesn't hang: it ends after this multiple of the limit. */
 #define LIMITS_IN_ALL 4
 
 /* Reads until the child ends. False if no call began or ended for `limit` seconds; it is gone in both cases. */

@@ -21,7 +21,7 @@ devices_are_there(check_context *c)
         properties.struct_size = sizeof properties;
         OK(openreg_set_device(i));
         OK(openreg_device_get_properties(i, &properties));
-        REQUIRE(strcmp(properties.driver, c->table.name) == 0, "device %d is of the driver \"%s\"", i,
+        REQUIRE(strcmp(properties.driver, c->table.name) == 0, "device %d belongs to the driver \"%s\"", i,
                 properties.driver);
         REQUIRE(properties.name[0] != '\0', "device %d has no name", i);
         OK(openreg_memory_get_info(i, &unused, &total));
@@ -259,7 +259,7 @@ memory_ends_and_comes_back(check_context *c)
         REQUIRE(count > 4, "only %d thirty-seconds of the device's memory can be allocated", count);
         for (int i = 0; i < count; ++i)
             OK(openreg_free(held[i]));
-        /* All is in the cache now, in pieces too small for this: it has to be given back first. */
+        /* All is in the cache now, in pieces too small for this: the cache has to release them first. */
         OK(openreg_malloc(0, OPENREG_STREAM_DEFAULT, size * 3, &held[0]));
         OK(openreg_free(held[0]));
     }
@@ -345,7 +345,7 @@ static const check_case cases[] = {
      "Blocks of the caching allocator keep their contents, and all memory goes back to the driver.",
      "Segments are allocations of the driver of 2 MiB and more.", blocks_keep_their_contents},
     {"runtime.out_of_memory", "", CHECK_RUNTIME,
-     "A full device is OPENREG_E_NOMEM: the caching allocator then gives back what it keeps, and asks again.",
+     "A full device is OPENREG_E_NOMEM: the caching allocator then releases its cache and tries again.",
      "Return OPENREG_E_NOMEM and no other code.", memory_ends_and_comes_back},
     {"runtime.shutdown", "", CHECK_RUNTIME,
      "After openreg_shutdown() the driver can be opened again, and nothing is left.",

@@ -8,8 +8,8 @@
 
 #define SIZE 60001
 
-/* Bytes that reach the host only at the end of work that takes its time: whoever says that the work is over is
- * compared with them. */
+/* Bytes that reach the host only at the end of slow work: when a call reports that the work is complete, they are
+ * checked. */
 typedef struct tail {
     unsigned char *from, *to;
     char *memory;
@@ -97,8 +97,8 @@ sync_of_default_waits(check_context *c)
     }
 }
 
-/* Work on the default stream, the first one, one in the middle and the last: of more streams than the runtime makes of a
- * priority. With many devices, the first two have so many. */
+/* Work on the default stream, the first one, one in the middle and the last of STREAMS streams, more than the runtime makes
+ * for a priority. Only the first two devices have as many streams. */
 static void
 device_sync_waits(check_context *c)
 {
@@ -317,7 +317,7 @@ wait_keeps_record_once(check_context *c, bool is_behind)
     check_release(gate);
     check_sync(c, 0, reader);
     check_read(c, 0, host, to, SIZE);
-    check_is_pattern(host, SIZE, 2, "what a stream copied after a wait for a record that was replaced meanwhile");
+    check_is_pattern(host, SIZE, 2, "what a stream copied after a wait for a record that was replaced later");
     check_sync(c, 0, writer);
 }
 
@@ -378,9 +378,9 @@ static const check_case cases[] = {
      "Wait in stream_destroy(), or keep the queue until it is empty.", destroyed_stream_ends_its_work},
     {"stream.wait", "stream_create stream_wait event_create", 0,
      "stream_wait(): later work of this stream waits for the event's latest record.",
-     "The wait is of the device's queue, and the call itself returns.", wait_orders_streams},
+     "The device's queue waits, and the call itself returns.", wait_orders_streams},
     {"stream.wait_devices", "stream_create stream_wait event_create", CHECK_TWO_DEVICES,
-     "stream_wait(): the event may be of another device of this driver.",
+     "stream_wait(): the event may belong to another device of this driver.",
      "Where the vendor has no such wait, wait on the host, in a thread or in the call.", wait_orders_devices},
     {"stream.wait_unrecorded", "stream_create stream_wait event_create", 0,
      "stream_wait(): never recorded: nothing to wait for.", "Look for a record first.", wait_for_no_record},
@@ -388,7 +388,7 @@ static const check_case cases[] = {
      "stream_wait() means the latest record at the time of its call; a later one does not change what it waits for.",
      "Wait for a number or a vendor's event of the record, not for the event's state.", wait_keeps_its_record},
     {"stream.messages", "stream_create stream_wait event_create", 0,
-     "What a stream wrote before a record is seen by a stream behind the wait.",
+     "A stream behind the wait observes what the other stream wrote before the record.",
      "A wait that is dropped now and then, or a missing barrier between two queues.", streams_pass_messages},
 };
 const check_group check_stream_group = CHECK_GROUP(1, cases);

@@ -309,7 +309,7 @@ static const check_case cases[] = {
      "What a slot does to a stream in several steps needs a lock of the stream's.", share_streams},
     {"thread.handles", "", 0, "Streams, events and memory are made and destroyed by many threads at once.",
      "Lists of live handles need a lock.", handles_come_and_go},
-    {"thread.errors", "", 0, "An error is of the thread whose call fails.",
+    {"thread.errors", "", 0, "An error belongs to the thread whose call fails.",
      "Don't keep the last error in a variable of the driver.", errors_are_of_a_thread},
     {"thread.waiting", "stream_create host_func", CHECK_GATE, "A thread that waits keeps no other from calling slots.",
      "Hold no lock while waiting.", waiting_blocks_nobody},

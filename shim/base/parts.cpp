@@ -13,7 +13,7 @@ namespace {
 
 std::string path_of(const char* part) {
   Dl_info here{};
-  TORCH_CHECK(dladdr(reinterpret_cast<void*>(&part_is_loaded), &here) != 0, "libtorch_openreg.so can't find itself");
+  TORCH_CHECK(dladdr(reinterpret_cast<void*>(&part_is_loaded), &here) != 0, "cannot locate libtorch_openreg.so");
   const std::string own = here.dli_fname;
   return own.substr(0, own.rfind('/') + 1).append("libtorch_openreg_").append(part).append(".so");
 }
@@ -25,7 +25,7 @@ void* find_in_part(const char* part, const char* function) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   TORCH_CHECK(library != nullptr, "A part of torch_openreg can't be loaded: ", shown(dlerror()));
   void* const found = dlsym(library, function);
-  TORCH_CHECK(found != nullptr, shown(path), " is of another build: ", shown(dlerror()));
+  TORCH_CHECK(found != nullptr, shown(path), " belongs to another build: ", shown(dlerror()));
   return found;
 }
 

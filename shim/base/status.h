@@ -17,7 +17,7 @@ namespace c10::openreg {
 //   OPENREG_E_NOMEM        c10::OutOfMemoryError      torch.OutOfMemoryError
 //   OPENREG_E_UNSUPPORTED  c10::NotImplementedError   NotImplementedError
 //   OPENREG_E_PEER         c10::DistBackendError      torch.distributed.DistBackendError, which is a RuntimeError
-//   OPENREG_E_TIMEOUT      likewise: collectives are the waits with a limit
+//   OPENREG_E_TIMEOUT      the same: only collectives wait with a time limit
 //   every other code       c10::Error                 RuntimeError
 [[noreturn]] TORCH_OPENREG_API void throw_status(
     openreg_status status, SourceLocation location = SourceLocation::current());

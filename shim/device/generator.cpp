@@ -121,7 +121,7 @@ uint64_t OpenRegGeneratorImpl::current_seed() const {
   const auto sequence = sequence_.load();
   if (at::Generator gpu = sequence->existing_gpu(); gpu.defined()) {
     const std::lock_guard<std::mutex> lock(gpu.mutex());
-    return gpu.current_seed(); // the state that was set may be of another seed
+    return gpu.current_seed(); // a state that was set may come from another seed
   }
   const std::lock_guard<std::mutex> lock(sequence->inner.mutex());
   return sequence->seed;

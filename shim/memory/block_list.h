@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// The blocks that a thread allocates, noted, and given to it again: an operator in a replay of a graph gets the memory that
-// it got in the capture.
+// Records the blocks that a thread allocates, and serves them to it again: an operator in a replay of a graph gets the
+// memory that it got in the capture.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -14,14 +14,14 @@ namespace c10::openreg {
 
 struct ListedBlock {
   DeviceIndex device;
-  size_t size; // as asked for
+  size_t size; // as requested
   void* address;
 };
 
 using BlockList = std::vector<ListedBlock>;
 
-// While it lives, allocations of its thread are appended to a list, or come from one, in order; the first that the list doesn't
-// have in its place, and those after it, are allocated as ever. Blocks of a list are not freed: they belong to whoever has it.
+// While it lives, its thread's allocations are appended to a list (note), or are served from one, in order (serve). The first
+// request that doesn't match the list, and all later ones, are allocated as usual. The owner of the list owns its blocks.
 class TORCH_OPENREG_API BlockListScope {
  public:
   static BlockListScope note(BlockList& list) {
@@ -52,7 +52,7 @@ class TORCH_OPENREG_API BlockListScope {
   BlockList* const noted_;
   const BlockList* const served_;
   size_t given_ = 0;
-  bool is_over_ = false; // the list didn't have what was asked for
+  bool is_over_ = false; // a request didn't match the list
   BlockListScope* const outer_;
 };
 

@@ -138,7 +138,7 @@ void* DeviceAllocator::allocate_block(DeviceIndex device, size_t size, openreg_s
   void* block = nullptr;
   const openreg_status status = openreg_malloc(device, stream, size, &block);
   if (C10_UNLIKELY(status != OPENREG_OK)) {
-    // No device has so much: to a program that falls back to less it is the same as too much.
+    // No device has this much memory: programs that fall back to a smaller size expect the error of a full device.
     constexpr size_t kLargest = size_t{1} << 47;
     TORCH_CHECK_WITH(OutOfMemoryError, size <= kLargest, openreg_last_error()->message);
     try {

@@ -30,7 +30,7 @@ class TORCH_OPENREG_API DeviceAllocator final : public c10::DeviceAllocator {
   // One constant function. Never throws; in a forked child it drops the block.
   DeleterFnPtr raw_deleter() const override;
 
-  // Between two blocks of any devices; returns when the bytes are there.
+  // Between two blocks of any devices; returns when the copy is complete.
   void copy_data(void* destination, const void* source, std::size_t size) const override;
 
   bool initialized() override;

@@ -15,7 +15,7 @@ void release_import(void* import) noexcept {
   // In a forked child the import is the parent's.
   if (C10_UNLIKELY(status != OPENREG_OK && status != OPENREG_E_FORKED)) {
     try {
-      TORCH_WARN("Memory of another process could not be given back: ", openreg_last_error()->message);
+      TORCH_WARN("Memory of another process could not be released: ", openreg_last_error()->message);
     } catch (...) { // no memory for the text
     }
   }
@@ -39,7 +39,7 @@ openreg_memory_handle export_storage(const Storage& storage) {
 }
 
 Storage import_storage(const openreg_memory_handle& handle, size_t size) {
-  TORCH_CHECK(size <= handle.size, "The shared memory has ", handle.size, " bytes, but ", size, " were asked for.");
+  TORCH_CHECK(size <= handle.size, "The shared memory has ", handle.size, " bytes, but ", size, " were requested.");
   openreg_import import = nullptr;
   int32_t device = 0;
   void* memory = nullptr;

@@ -17,19 +17,19 @@
 
 namespace c10::openreg {
 
-// Below it malloc() keeps its blocks itself.
+// malloc() itself caches smaller blocks.
 constexpr size_t kMinStagingBytes = size_t{64} << 10;
-// Of buffers that nobody uses, together. A larger one is not kept.
+// The limit for all unused buffers together. A buffer larger than this is not kept.
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 
-// Uninitialised memory of the CPU's for `size` bytes, at least kMinStagingBytes; page-aligned. Pages that are not touched
-// take no memory. The deleter gives it back here; it never throws. Throws c10::Error where the system has no addresses.
+// Uninitialised, page-aligned host memory of `size` bytes, at least kMinStagingBytes. Pages that are not touched take no
+// memory. The deleter returns the buffer here, and never throws. Throws c10::Error where the address space is exhausted.
 TORCH_OPENREG_API c10::DataPtr take_staging_buffer(size_t size);
 
-// Gives back a buffer by its address; false if it is none that is in use. For raw_deallocate() of the CPU's allocator.
+// Takes back the buffer at this address; false if no buffer in use has it. For raw_deallocate() of the CPU's allocator.
 bool give_back_staging_buffer(void* address) noexcept;
 
-// Gives what is kept back to the system.
+// Frees the unused buffers.
 TORCH_OPENREG_API void release_staging_buffers() noexcept;
 
 // Bytes that are kept for later calls.

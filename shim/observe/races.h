@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// What operators tell the race detector (openreg/races.h): which tensors they read and write, on which stream.
+// What operators report to the race detector (openreg/races.h): which tensors they read and write, on which stream.
 //
-// An operator runs at once, on the calling thread, but is the current stream's: what a GPU would do is followed. What the
-// runtime is asked for meanwhile is part of it, and is muted.
+// An operator runs at once, on the calling thread, but counts as work of the current stream, as it would be on a GPU. The
+// calls of the runtime that it makes are part of it, and are muted.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +38,7 @@ class RaceMute {
   const bool on_;
 };
 
-// Whether what this thread does now is told: detection is on, and it is not part of something that was told.
+// Whether this thread reports what it does now: detection is on, and no operator that was reported is running here.
 inline bool follows_races() noexcept {
   return races_are_found() && openreg_races_is_muted() == 0;
 }
@@ -70,7 +70,7 @@ TORCH_OPENREG_API void throw_pending_race();
 TORCH_OPENREG_API void drop_pending_race() noexcept;
 
 // Collectives are work of a stream of their own on each device: it waits for the current one when they are issued, and
-// whoever waits for them waits for it.
+// a wait for a collective is a wait for that stream.
 TORCH_OPENREG_API void note_race_collective(const char* name, const at::Tensor& tensor, bool writes);
 TORCH_OPENREG_API void note_race_collective_wait(DeviceIndex device);
 TORCH_OPENREG_API void note_race_collective_done(DeviceIndex device);

@@ -23,7 +23,7 @@ struct TraceEvent {
   int32_t thread;      // the system's number of the thread that made the call
   uint64_t operation;  // innermost id of trace_operations() in that thread, 0 outside
   uint64_t nested;     // the first id inside it, as of a kernel that has called its operator once more; 0: none so far
-  uint64_t annotation; // likewise of trace_annotations()
+  uint64_t annotation; // innermost id of trace_annotations(), the same way
 };
 
 // Begins a trace. Throws c10::Error while another one is on.

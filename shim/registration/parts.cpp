@@ -48,7 +48,7 @@ void carry_sparse(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, t
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), stack);
 }
 
-// The key for choosing a backend by arguments. Below autograd, so that it is asked in inference mode, too.
+// BackendSelect is the key for choosing a backend by arguments. It is below autograd, so it runs in inference mode, too.
 void register_collectives() {
   torch::Library& library = kernel_library("c10d", c10::DispatchKey::BackendSelect);
   for (const char* name :

@@ -105,7 +105,7 @@ def _torch_requirement() -> list[str]:
 
 def get_requires_for_build_wheel(config_settings: dict[str, str] | None = None) -> list[str]:
     """What building a wheel needs beside pyproject.toml's list."""
-    del config_settings  # setuptools would run setup.py to ask, which needs the torch that is asked for here
+    del config_settings  # setuptools would run setup.py to find out, which needs the torch that is requested here
     return _torch_requirement()
 
 

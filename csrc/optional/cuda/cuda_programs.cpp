@@ -133,8 +133,8 @@ PyMethodDef methods[] = {
     {"_name_devices_cuda",
      _nameDevicesCuda,
      METH_O,
-     "True: to code outside of PyTorch, this backend's devices are of the type cuda."},
-    {"_sleep", _sleep, METH_VARARGS, "Keeps the current stream of a device busy for so many nanoseconds."},
+     "True: to code outside of PyTorch, this backend's devices have the type cuda."},
+    {"_sleep", _sleep, METH_VARARGS, "Keeps the current stream of a device busy for a time in nanoseconds."},
     {nullptr, nullptr, 0, nullptr},
 };
 

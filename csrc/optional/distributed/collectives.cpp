@@ -107,7 +107,7 @@ PyMethodDef methods[] = {
     {"_settle_collectives",
      _settleCollectives,
      METH_O,
-     "Waits until other threads have done with the tensors of collectives, or for so many seconds: whether they have."},
+     "Waits until no other thread uses tensors of collectives, at most this many seconds; whether none does."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -115,9 +115,9 @@ PyMethodDef methods[] = {
 
 } // namespace torch_openreg
 
-// To be imported when torch.distributed has its own classes. Those of pybind11, as PyTorch's own classes of backends are, have
-// what PyTorch asks of one that can be split. perform_nocolor_split() is for ranks outside a new group, of which NCCL must be
-// told and gloo need not.
+// Imported after torch.distributed has its own classes. These use pybind11, as PyTorch's own backends do, and have the
+// methods that PyTorch calls on a backend that can be split. perform_nocolor_split() is for ranks outside a new group: NCCL
+// requires a call from them, gloo does not.
 PYBIND11_MODULE(_C_distributed, m) {
   namespace py = pybind11;
   using torch_openreg::DriverBackend;

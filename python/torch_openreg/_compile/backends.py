@@ -33,7 +33,7 @@ def openreg(
 
 
 def _serves_gpus() -> bool:
-    # Whether PyTorch has kernels for GPUs, and a device's memory is that of one. Nothing is asked of the GPU.
+    # Whether PyTorch has kernels for GPUs, and a device's memory is that of a GPU. Doesn't query the GPU itself.
     if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::add.out", "CUDA"):
         return False
     indices = range(module.device_count())

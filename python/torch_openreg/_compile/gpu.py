@@ -78,7 +78,7 @@ def compile_on_gpu(
         inputs: Example inputs of it.
         device: Index of the openreg device.
         gpu: The GPU that it is.
-        settings: Of Inductor's configuration, for this graph.
+        settings: Inductor's configuration for this graph.
     """
 
     def inner(part: GraphModule, examples: Sequence[Any], **options: Any) -> Callable[[list[Any]], list[Any]]:
@@ -101,8 +101,8 @@ def compile_on_gpu(
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
-    with aot_config.patch(enable_autograd_cache=False):  # which keeps what Inductor returns, and no function around it
-        # Without Triton nothing is gained by parts of operators, of which some ask torch.cuda whether it is there.
+    with aot_config.patch(enable_autograd_cache=False):  # it caches Inductor's result, without the function around it
+        # Without Triton decompositions gain nothing, and some of them query whether torch.cuda is available.
         return compile_fx(
             graph,
             inputs,

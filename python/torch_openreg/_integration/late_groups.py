@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Groups that connect when one of their ranks first uses them.
 
-A group of gloo connects each rank to every other one when it is made, and has three threads. Frameworks make
-hundreds of groups and use few: such a group has a ``_LateGloo``, which makes its gloo at the first call. To connect,
-all ranks of the group must do so, and those that use it later, or never, can't know when. So the first rank that uses a
-group asks the others, through the store of the default group: each process with late groups has one thread that waits
-there for messages, and connects what it is asked for.
+A group of gloo connects each rank to every other one when it is made, and has three threads. Frameworks make hundreds
+of groups and use few: such a group has a ``_LateGloo``, which makes its gloo at the first call. All ranks must connect
+at the same time, and those that use the group later, or never, can't know when. So the first rank that uses a group
+sends the others a message through the store of the default group: each process with late groups has one thread that
+waits there for messages, and connects the groups that they name.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class _Watch:
         if gone:
             raise RuntimeError(
                 f"This group can't connect: of its ranks, {gone} have left torch.distributed. Groups connect at their "
-                "first use, for which all of their ranks are needed: call dist.barrier(group) while they are there."
+                "first use, for which all of their ranks are needed: call dist.barrier(group) before any rank leaves."
             )
 
     def stop(self) -> None:
-        """Ends the thread, when it has done what others have asked for until now."""
+        """Ends the thread, after it has handled all messages that have arrived so far."""
         end = time.monotonic() + _END
         if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the store may be gone, and the thread with it
@@ -128,7 +128,7 @@ class _Watch:
             return
 
         def run() -> None:
-            with contextlib.suppress(RuntimeError):  # whoever uses the group here has the error
+            with contextlib.suppress(RuntimeError):  # a thread that uses the group here raises the error
                 gloo.connect()
             with self._lock:
                 self._connecting.discard(thread)
@@ -165,11 +165,11 @@ def make(name: str, ranks: Sequence[int], rank: int, timeout: timedelta, connect
     """Makes a gloo of a group that connects at its first use; the default group's at once.
 
     Args:
-        name: The group's, the same on all ranks.
-        ranks: Those of the default group that it has, in its order; none: it is the default group.
-        rank: This process's in the group.
-        timeout: Of the gloo, until another one is set.
-        connect: Makes the gloo; returns when all ranks do so.
+        name: Name of the group, the same on all ranks.
+        ranks: Its ranks of the default group, in the group's order; none: it is the default group.
+        rank: Rank of this process in the group.
+        timeout: The gloo's timeout, until another one is set.
+        connect: Makes the gloo; returns when all ranks have called it.
 
     Returns:
         What ``_staged_backend()`` takes.

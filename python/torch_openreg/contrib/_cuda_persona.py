@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whom the devices take after while "cuda" means openreg: ``OPENREG_AS_CUDA=a100``.
+"""The GPU that the devices pose as while "cuda" means openreg: ``OPENREG_AS_CUDA=a100``.
 
-Libraries choose tests, data types and kernels by what ``torch.cuda`` says of the GPU. A persona is what it says:
-capability, properties, sensors, versions of CUDA and NCCL. The devices themselves stay what they are: no kernel of the
-GPU's is there, and the memory is that of ``OPENREG_SIM_MEMORY``, which a persona sets where the program has not.
+Libraries choose tests, data types and kernels by what ``torch.cuda`` reports about the GPU. A persona is such a report:
+capability, properties, sensors, versions of CUDA and NCCL. The devices themselves don't change: they have no kernels of
+the GPU, and the memory size of ``OPENREG_SIM_MEMORY``, which a persona sets where the program has not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Persona:
     memory_mib: int
     multiprocessors: int
     threads: int  # of a multiprocessor
-    shared_kib: int  # likewise
+    shared_kib: int  # of a multiprocessor
     l2_kib: int
     clock: int
     memory_clock: int
@@ -188,7 +188,7 @@ def sleep(cycles: int, persona: Persona | None) -> None:
     """Keeps the current stream busy, as ``torch.cuda._sleep()``: by a host function that sleeps.
 
     Args:
-        cycles: Of the GPU's clock; of 1 GHz without a persona.
+        cycles: Cycles of the GPU's clock; of a clock of 1 GHz without a persona.
         persona: The GPU.
     """
     nanoseconds = cycles * 1000 // (persona.clock if persona is not None else 1000)

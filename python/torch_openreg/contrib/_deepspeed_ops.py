@@ -187,7 +187,7 @@ def _adam_rollback(
     bias_correction: bool,
     *tensors: Tensor,
 ) -> None:
-    """Undoes a step. DeepSpeed's is of a decoupled weight decay and a corrected bias, whatever the optimizer says."""
+    """Undoes a step. As DeepSpeed's, it assumes decoupled weight decay and bias correction for every optimizer."""
     parameter, gradient, mean, square = tensors
     correction1, correction2 = _corrections(step, beta1, beta2, True)
     update = (mean / correction1).div_((square / correction2).sqrt_().add_(eps))

@@ -129,7 +129,7 @@ def install(names: Iterable[str]) -> None:
     """Connects libraries now where they are imported, else when they will be.
 
     Args:
-        names: Of ``LIBRARIES``.
+        names: Names from ``LIBRARIES``.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

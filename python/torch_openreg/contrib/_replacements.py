@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attributes of other libraries that are replaced for a time, and given back."""
+"""Attributes of other libraries that are replaced for a time, and restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Replacements:
     """Attributes of classes and modules that were replaced.
 
     Attributes:
-        done: Owner and name of each, in order, and what was there; _MISSING if it was inherited.
+        done: Owner, name and previous value of each, in order; the value is _MISSING if it was inherited.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Replacements:
         setattr(owner, name, value)
 
     def take_back(self) -> None:
-        """Gives back what was there, the last one first; what was inherited is so again."""
+        """Restores the previous values, the last one first; attributes that were inherited are inherited again."""
         while self.done:
             owner, name, before = self.done.pop()
             if before is _MISSING:

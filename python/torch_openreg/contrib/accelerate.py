@@ -4,8 +4,8 @@
 Importing this module lets ``Accelerator()`` take openreg where it would take the CPU, in one process or in several that
 torchrun starts, ``mixed_precision="fp16"`` be accepted, ``device_map="auto"`` count the devices' memory, and
 safetensors take openreg's names.
-``disable()`` takes it back. What a program asks for stays: ``Accelerator(cpu=True)``, ``ACCELERATE_TORCH_DEVICE``, and
-a device of Accelerate's own that is there. A script needs no import in it::
+``disable()`` undoes it. An explicit choice stays (``Accelerator(cpu=True)``, ``ACCELERATE_TORCH_DEVICE``), and so does
+an available device that Accelerate itself knows. A script needs no import in it::
 
     torchrun --nproc-per-node 2 -m torch_openreg.contrib.accelerate train.py --epochs 3
 """

@@ -303,7 +303,7 @@ def _redirect_events() -> None:
         __doc__ = torch.openreg.Event.__doc__
 
         def __new__(cls, *arguments: Any, external: bool = False, **keywords: Any) -> Any:
-            # CUDA's are told apart while a graph is captured alone.
+            # `external` changes CUDA's events only while a graph is captured.
             names = ("enable_timing", "blocking", "interprocess")
             return super().__new__(cls, **dict(zip(names, arguments, strict=False)), **keywords)
 
@@ -523,8 +523,8 @@ def _redirect_scripts() -> None:
 
 
 def _redirect_compiler() -> None:
-    """Dynamo, which evaluates what the traced code asks. Only in a process that imports it."""
-    _replace(torch.utils._triton, "has_triton", lambda: False)  # it would be asked by the capability
+    """Dynamo, which evaluates the queries of the traced code. Only in a process that imports it."""
+    _replace(torch.utils._triton, "has_triton", lambda: False)  # the real one would query the capability
     _hooks.register_after("torch._dynamo.polyfills.loader", "torch_openreg.contrib._cuda_dynamo")
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lets DeepSpeed, a program for CUDA, train on openreg without nvcc: ``OPENREG_AS_CUDA=1`` connects it.
 
-DeepSpeed compiles its optimizers' kernels when a configuration names one. Importing this module has its builders give
+DeepSpeed compiles its optimizers' kernels when a configuration names one. Importing this module has its builders return
 those of _deepspeed_ops.py, in Python over PyTorch's own, with the same arguments and formulas, for the optimizers of
-the CPU (ZeRO-Offload) too: no compiler is asked for. Kernels without such a counterpart count as incompatible, and
-float16 as supported. ``disable()`` takes it back. While "cuda" does not mean openreg, nothing is changed.
+the CPU (ZeRO-Offload) too: no compiler is needed. Kernels without such a counterpart count as incompatible, and
+float16 as supported. ``disable()`` undoes it. While "cuda" does not mean openreg, nothing is changed.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _replace(replaced: Connection) -> None:
     for builders in _BUILDERS:
         if builders in sys.modules:
             _replace_builders(replaced, sys.modules[builders])
-    answer("is_fp16_supported", True)  # DeepSpeed asks the capability, which is (1, 0) without a persona
-    answer("is_triton_supported", False)  # likewise, and an A100 has it
+    answer("is_fp16_supported", True)  # DeepSpeed queries the capability, which is (1, 0) without a persona
+    answer("is_triton_supported", False)  # DeepSpeed queries the capability, and that of a persona may suffice
 
 
 def extend() -> None:

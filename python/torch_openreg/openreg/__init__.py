@@ -71,7 +71,7 @@ def _is_compiled() -> bool:
     return True
 
 
-# Names of the laboratory and their modules, which are loaded when a name is first used.
+# Names of the lab and their modules, which are loaded when a name is first used.
 _OF_LABORATORY = {
     **dict.fromkeys(("Race", "RaceError", "RaceUse", "allow_races", "clear_races", "detect_races", "races"), "races"),
     **dict.fromkeys(("dump_flight_recorder", "record_flight"), "recorder"),

@@ -121,7 +121,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager: makes the device of a tensor or storage current; nothing if that is of another device type."""
+    """Context manager: makes the device of a tensor or storage current; does nothing if it has another device type."""
 
     __slots__ = ()
 

@@ -109,7 +109,7 @@ def _shutdown() -> None:
     """Closes the drivers, so that the next use reads the environment again.
 
     Raises:
-        RuntimeError: Tensors, streams or events are alive.
+        RuntimeError: There are live tensors, streams or events.
     """
     with _lock:
         _C._shutdown()

@@ -56,8 +56,8 @@ def _record_memory_history(
     Args:
         enabled: "all" keeps the events; "state" only the stacks of memory that is in use; None ends it and forgets.
             True and False mean "all" and None.
-        context: Of which events stacks are kept: "state" those of memory in use, "alloc" also of allocations that are
-            over, "all" also of frees. None: no stacks.
+        context: For which events stacks are kept: "state" for memory in use, "alloc" also for past allocations, "all"
+            also for frees. None: no stacks.
         stacks: "python", or "all" for those of C++ as well.
         max_entries: Events kept of each device; the oldest go first.
         device: Is ignored, as by torch.cuda.
@@ -207,8 +207,8 @@ def _attach_out_of_memory_observer(observer: Callable[[int, int, int, int], obje
     It stays until the process ends. What it raises is printed, and changes nothing.
 
     Args:
-        observer: Is given the device's index, and in bytes what was asked for, what this process may use of the
-            device, and what is free there.
+        observer: Is called with the device's index and three sizes in bytes: the request, the memory of the device that
+            this process may use, and the memory that is free there.
 
     Raises:
         TypeError: It can't be called.

@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 def _release(devices: list[int], pool_id: tuple[int, int]) -> None:
     for device in devices:
-        # The driver was closed meanwhile, and the pool with it.
+        # Raised if the driver has been closed since, which ended the pool, too.
         with contextlib.suppress(RuntimeError):
             _C._memory_pool_release(device, pool_id)
 
@@ -29,8 +29,8 @@ def _release(devices: list[int], pool_id: tuple[int, int]) -> None:
 class MemPool:
     """A pool of memory: what is allocated from it under use_mem_pool() shares no segment with anything else.
 
-    When the last reference to it goes, its cached memory returns to the device at once, and that of its live tensors
-    when they go.
+    When the last reference to it is dropped, its cached memory returns to the device at once, and that of its live
+    tensors when they are freed.
     """
 
     def __init__(self, allocator: None = None, use_on_oom: bool = False, no_split: bool = False) -> None:

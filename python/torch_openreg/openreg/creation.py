@@ -34,8 +34,8 @@ def as_tensor(data: Any, *, dtype: torch.dtype | None = None, device: Device = N
 
     Args:
         data: A tensor, a number, nested sequences of them, an array.
-        dtype: Of the result; that of ``data`` if None.
-        device: Of the result. None: that of a tensor in ``data``, else the default device.
+        dtype: dtype of the result; that of ``data`` if None.
+        device: Device of the result. None: that of a tensor in ``data``, else the default device.
 
     Raises:
         RuntimeError, ValueError, TypeError: No such device, or no tensor can be made of ``data``.
@@ -52,8 +52,8 @@ def full(
     Args:
         size: Shape, or the length of a vector.
         fill_value: A number, or a tensor with one element.
-        dtype: Of the result. None: that of ``fill_value`` if it is a tensor, else what ``torch.full()`` takes.
-        device: Of the result. None: that of ``fill_value`` if it is a tensor, else the default device.
+        dtype: dtype of the result. None: that of ``fill_value`` if it is a tensor, else what ``torch.full()`` takes.
+        device: Device of the result. None: that of ``fill_value`` if it is a tensor, else the default device.
 
     Raises:
         RuntimeError, ValueError, TypeError: No such device, or a bad size or value.
@@ -71,8 +71,8 @@ def from_numpy(array: np.ndarray[Any, Any], *, dtype: torch.dtype | None = None,
 
     Args:
         array: The array.
-        dtype: Of the result; that of the array if None.
-        device: Of the result; the default device if None.
+        dtype: dtype of the result; that of the array if None.
+        device: Device of the result; the default device if None.
 
     Raises:
         RuntimeError, ValueError, TypeError: No such device, not an array, or a dtype that PyTorch lacks.
@@ -93,10 +93,10 @@ def from_buffer(
 
     Args:
         buffer: An object with Python's buffer interface.
-        dtype: Of the elements; torch's default dtype if None.
+        dtype: dtype of the elements; torch's default dtype if None.
         count: Number of elements; -1: all.
-        offset: Bytes to leave out at the start.
-        device: Of the result; the default device if None.
+        offset: Bytes to skip at the start.
+        device: Device of the result; the default device if None.
 
     Raises:
         RuntimeError, ValueError, TypeError: No such device, or the buffer is too short or none.
@@ -110,7 +110,7 @@ def Generator(*, device: Device = None) -> torch.Generator:
     """Returns a new random number generator of a device; of the default device if None.
 
     Args:
-        device: Of the generator.
+        device: Device of the generator.
 
     Raises:
         RuntimeError, ValueError, TypeError: No such device.

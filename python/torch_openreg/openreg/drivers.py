@@ -241,7 +241,7 @@ def drivers() -> Mapping[str, Driver]:
     basis = _basis_of(selection)
     for old in set(_opened) - {basis}:
         _opened.pop(old, None)
-    # What another thread has found meanwhile serves both.
+    # If another thread has stored a mapping since, both return that one.
     return _opened.setdefault(basis, MappingProxyType({record["name"]: _view(record) for record in records}))
 
 
@@ -270,7 +270,7 @@ def default_driver() -> str:
     """Returns the name of the driver that device 0 belongs to, choosing and opening it if need be.
 
     Raises:
-        RuntimeError: None works, or one that was asked for doesn't.
+        RuntimeError: No driver works, or one that the program or the environment names doesn't.
     """
     _lazy._lazy_init()
     return str(_C._selection()["default_driver"])
@@ -287,7 +287,7 @@ def _clear_drivers() -> None:
     """Closes all drivers and forgets failures and counts. Registrations stay; variables are read again.
 
     Raises:
-        RuntimeError: Tensors or events are alive.
+        RuntimeError: There are live tensors or events.
     """
     _logger.debug("Clearing driver caches.")
     _lazy._shutdown()
@@ -398,7 +398,7 @@ def global_device_count() -> int:
     With torch.distributed initialised all processes must call it.
 
     Raises:
-        RuntimeError: The processes can't be asked.
+        RuntimeError: The collective that counts them fails.
     """
     count = local_device_count()
     if process_count() == 1:

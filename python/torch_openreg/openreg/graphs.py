@@ -77,7 +77,7 @@ class OpenRegGraph(_Base):
         """Does nothing: every replay draws new numbers from whichever generators the captured operators use.
 
         Raises:
-            ValueError: It is of another device.
+            ValueError: The generator belongs to another type of device.
         """
         if generator.device.type != _NAME:
             raise ValueError(f"Expected a generator of {_NAME}, but got one of {generator.device}.")
@@ -136,7 +136,7 @@ class graph:
         self._current = streams.stream(stream)
 
     def __enter__(self) -> None:
-        synchronize()  # cached memory that the graph may need is given back when it does
+        synchronize()  # so that cached memory which the graph may need can be returned to the device
         self._current.__enter__()
         try:
             self.openreg_graph.capture_begin(self._pool, self._mode)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory of the devices: statistics of the caching allocator, and what it gives back.
+"""Memory of the devices: statistics of the caching allocator, and functions that release cached memory.
 
 `allocated` is what tensors hold, `reserved` what the allocator has taken from the device: the difference is cached
 for later tensors. Sizes are in bytes.
@@ -217,8 +217,8 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
 def host_memory_stats() -> dict[str, Any]:
     """Returns the statistics of pinned memory, under the names of torch.cuda.host_memory_stats().
 
-    ``allocations`` and ``allocated_bytes`` are of the blocks that the allocator has from the driver,
-    ``active_requests`` and ``active_bytes`` of those that are in use; each has current, peak, allocated and freed.
+    ``allocations`` and ``allocated_bytes`` count the blocks that the allocator has from the driver,
+    ``active_requests`` and ``active_bytes`` those that are in use; each has current, peak, allocated and freed.
     ``host_alloc_time`` and ``host_free_time`` are in microseconds: total, max, min, count and avg of driver calls.
     """
     return OrderedDict(sorted(_flatten(host_memory_stats_as_nested_dict())))
@@ -304,7 +304,7 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
     """Limits what this process may take from a device. Beyond it, OutOfMemoryError is raised.
 
     Args:
-        fraction: Of the device's memory, between 0 and 1.
+        fraction: The part of the device's memory, between 0 and 1.
         device: The device; the current one if None.
 
     Raises:

@@ -41,14 +41,14 @@ def register_driver_factory(
       table must stay valid until the process ends
     - the path of a driver library
     - an object with ``device_count`` (a number or a function) and, if it likes, ``version`` (a text) and ``devices``
-      (a list of names, or a function that returns one): such a driver can be asked, but its devices can't be used
+      (a list of names, or a function that returns one): such a driver can be queried, but its devices can't be used
     - None: the driver is not available here
 
     It must not use the device's module. What it raises is remembered as the reason of the driver's failure.
 
     Args:
-        name: Name of the driver. Of registrations of one name the last one holds. One that comes while devices are in
-            use takes effect when drivers are chosen again.
+        name: Name of the driver. The last registration of a name is the valid one. One that is made while devices are
+            in use takes effect when drivers are chosen again.
         factory: The function.
         priority: The driver of highest priority that works is chosen; built-in GPU drivers have 200, ``sim`` 0.
         fail_quietly: A failure is remembered, and other drivers are tried. Else it is an error.
@@ -88,7 +88,7 @@ def register_driver_plugin(
     is. Giving both a library and a table, or neither, is logged as an error and registers nothing.
 
     Args:
-        name: Name of the driver. Of registrations of one name the last one holds.
+        name: Name of the driver. The last registration of a name is the valid one.
         priority: The driver of highest priority that works is chosen.
         fail_quietly: Any failure leaves the driver out.
         experimental: A warning is logged when the driver is opened.

@@ -26,20 +26,20 @@ class Range:
 
     Attributes:
         kind: "copy", "fill", "operator" or "wait".
-        name: Of an operator, with the way that it ran: "aten::mm [native]", "aten::add [aliased]". Operators that run
-            on copies in host memory are seen by these copies.
+        name: Name of the operator, with the way that it ran: "aten::mm [native]", "aten::add [aliased]". Operators that
+            run on copies in host memory are recorded as these copies.
         device: Index of the device that did the work or was waited for; -1 for the host.
         stream: Number of the stream, 0 for the default stream.
-        source: Of a copy: the index of the device, -1 for the host.
-        destination: Of a copy or fill, likewise.
-        bytes: Of a copy or fill.
+        source: Index of the device that a copy reads, -1 for the host.
+        destination: Index of the device that a copy or fill writes, -1 for the host.
+        bytes: Size of a copy or fill.
         times: Where begin and end come from: "measured" by the driver's events, "host" did the work itself, "assumed"
             (those of the call: the driver can't time), or "none" for a wait, whose begin and end are 0.
-        begin: Of the work, nanoseconds.
-        end: Of the work, nanoseconds.
+        begin: Begin of the work, nanoseconds.
+        end: End of the work, nanoseconds.
         call: Function of the C API that was called, or "" for an operator that the host ran.
-        call_begin: Of that call, nanoseconds.
-        call_end: Of that call, nanoseconds.
+        call_begin: Begin of that call, nanoseconds.
+        call_end: End of that call, nanoseconds.
         thread: The system's number of the thread that called.
     """
 

@@ -4,7 +4,7 @@
 Which driver the numbered devices belong to is decided by the first of these that applies:
 
 1. :func:`use_driver`: what it names, or an error
-2. the variable ``OPENREG_DRIVERS``: likewise; a stored preference is then ignored
+2. the variable ``OPENREG_DRIVERS``: what it names, or an error; a stored preference is then ignored
 3. the stored preference (:func:`set_preferred_driver`), if it works; else there is a warning, and the next rule
 4. the driver of highest priority that works; in the end that is the simulated one, ``sim``
 """
@@ -168,7 +168,7 @@ def use_driver(*names: str | Driver) -> None:
             by the other rules.
 
     Raises:
-        RuntimeError: One of them is unknown or doesn't work, or tensors or events of other devices are alive.
+        RuntimeError: One of them is unknown or doesn't work, or there are live tensors or events of other devices.
     """
     _lazy._prepare()
     if any(not _name_of(name).strip() for name in names):
@@ -204,7 +204,7 @@ def gpu_device(*, force_gpu_usage: bool = False, driver: str | Driver | None = N
     Raises:
         DeviceSelectionError: There is no GPU, and ``force_gpu_usage`` is set, or ``driver`` doesn't work. The text says
             why for each driver.
-        RuntimeError: A driver was asked for that doesn't work.
+        RuntimeError: A driver that the program or the environment names doesn't work.
     """
     if driver is not None:
         return _device_of(driver, 0)
@@ -278,7 +278,7 @@ def _inactive_text(name: str) -> str:
         return f"Driver '{name}' can't be used: {why}"
     wish = ", ".join(repr(each) for each in [*now, name])
     return (
-        f"Driver '{name}' is not active: the devices are those of {now}. While no tensor is alive, "
+        f"Driver '{name}' is not active: the devices are those of {now}. While no tensor is live, "
         f"torch.{device_name()}.use_driver({name!r}) or torch.{device_name()}.use_driver({wish}) chooses it."
     )
 
@@ -291,7 +291,7 @@ def same_device(a: Any, b: Any) -> bool:
 
     Args:
         a: A device, what ``as_device()`` takes, or a tensor, for its device.
-        b: Likewise.
+        b: Another one.
 
     Raises:
         RuntimeError, ValueError, TypeError: As ``as_device()``.
@@ -323,7 +323,7 @@ def reset_gpu_device() -> None:
     before it. Open drivers stay open, and the stored preference stays as this process read it first. Opens nothing.
 
     Raises:
-        RuntimeError: A GPU was chosen automatically, and tensors or events are alive on it. Nothing is forgotten.
+        RuntimeError: A GPU was chosen automatically, and has live tensors or events. Nothing is forgotten.
     """
     _C._reset_gpu()
 

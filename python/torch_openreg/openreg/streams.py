@@ -66,7 +66,7 @@ class Stream(torch.Stream):
 
     @property
     def priority(self) -> int:
-        """The stream's priority: what was asked for, as far as the device has it."""
+        """The stream's priority: the requested one, limited to what the device has."""
         return _C._stream_priority(self.device_index, self.stream_id)
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class Event(torch.Event):
 
     Args:
         device: Its device. If None, it becomes that of the first stream it is recorded on.
-        enable_timing: Whether elapsed_time() can be asked.
+        enable_timing: Whether elapsed_time() can be called.
         blocking: As in torch.Event.
         interprocess: As in torch.Event; not supported.
 

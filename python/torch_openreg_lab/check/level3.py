@@ -171,7 +171,7 @@ def _print_result(result: dict[str, Any], options: Options) -> None:
 
 
 def _lower_levels(options: Options, folder: Path) -> tuple[int, dict[str, Any]]:
-    """Runs openreg-check, if anything of it is asked for; its status and report."""
+    """Runs openreg-check, if any of its checks is selected; returns its status and report."""
     report, only = folder / "report.json", [name for name in options.only if not _names_of(name)]
     command = [str(PROGRAM), options.driver, "--seed", str(options.seed), "--json", str(report)]
     command += ["--junit", str(folder / "report.xml")]

@@ -113,7 +113,7 @@ def events(limits: Limits) -> None:
     "A block is used again when the event behind its last use is complete: driver.h, event_query().",
 )
 def reuse(limits: Limits) -> None:
-    """A tensor of one stream that another stream reads, and that the program forgets meanwhile."""
+    """A tensor of one stream, freed by the program while another stream reads it."""
     side = torch.openreg.Stream()
     back = torch.empty(COUNT).pin_memory()
     slow, fast = _pinned(0.0), _pinned(-1.0)
@@ -130,7 +130,7 @@ def reuse(limits: Limits) -> None:
         y = torch.empty(COUNT, device=device_name()).copy_(fast, non_blocking=True)
         side.synchronize()
         wrong = int((back != round_).sum())
-        expect(wrong == 0, f"round {round_}: {wrong} of {COUNT} elements are of a tensor made later")
+        expect(wrong == 0, f"round {round_}: {wrong} of {COUNT} elements belong to a tensor made later")
         del y
     del limits
 
@@ -157,8 +157,8 @@ def exhaustion(limits: Limits) -> None:
 
 @check(
     "memory.returned",
-    "What tensors had is given back when they are gone, and the cache gives it to the driver when it is emptied.",
-    "mem_free() of the driver; torch.openreg.memory_snapshot() shows what is alive.",
+    "Freed tensors return their memory to the cache, and empty_cache() returns it to the driver.",
+    "mem_free() of the driver; torch.openreg.memory_snapshot() shows live memory.",
 )
 def returned(limits: Limits) -> None:
     """Allocations of many sizes, then none; several times, as other programs may use the device too."""
@@ -172,11 +172,11 @@ def returned(limits: Limits) -> None:
         torch.openreg.synchronize()
         gc.collect()
         alive = torch.openreg.memory_allocated() - before
-        expect(alive == 0, f"{alive} bytes are alive")
+        expect(alive == 0, f"{alive} bytes are still allocated")
         torch.openreg.empty_cache()
         reserved = torch.openreg.memory_reserved()
         expect(before > 0 or reserved == 0, f"{reserved} bytes stay reserved after empty_cache()")
         free.append(torch.openreg.mem_get_info()[0])
     falls = all(later < earlier for earlier, later in itertools.pairwise(free))
-    expect(not falls, f"the free bytes of the device fall each time that all was given back: {free}")
+    expect(not falls, f"the device has fewer free bytes after each round, though all memory was freed: {free}")
     del limits

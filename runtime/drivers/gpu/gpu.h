@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu.h: the CUDA and HIP drivers' own structures and functions. Internal to drivers/gpu.
  *
- * A slot of the table does its work between openreg_gpu_enter() and openreg_gpu_leave(), which make a device the
- * calling thread's and give back what was current before. Streams are the vendor's own handles. No lock is held while
- * the vendor is called, but gpu_vmm.c's own around changes of what is mapped. */
+ * A slot of the table does its work between openreg_gpu_enter() and openreg_gpu_leave(), which make a device current in
+ * the calling thread and restore the previous one. Streams are the vendor's own handles. No lock is held while the
+ * vendor is called, except that of gpu_vmm.c around changes of mappings. */
 #ifndef OPENREG_DRIVERS_GPU_GPU_H
 #define OPENREG_DRIVERS_GPU_GPU_H
 
@@ -156,7 +156,7 @@ openreg_status openreg_gpu_peer_copy(openreg_instance instance, void *dst, int32
 
 /* What an instance needs for growing segments; NULL without host memory. */
 struct openreg_gpu_vmm *openreg_gpu_vmm_create(void);
-/* Gives back what the vendor refused to take before. */
+/* Releases what is left because the vendor refused to release it before. */
 void openreg_gpu_vmm_destroy(openreg_instance instance);
 /* The extension "openreg.vmm" (openreg/vmm.h); NULL, without an error, where the vendor's library lacks a function that
  * it needs, or a device has no granularity. Makes no context. */

@@ -20,8 +20,8 @@ typedef struct node_properties {
     unsigned long long unique_id;
 } node_properties;
 
-/* Reads lines "<key> <decimal number>". False if the file can't be read, or is empty: so it is of a device that this
- * container was not given. */
+/* Reads lines "<key> <decimal number>". False if the file can't be read, or is empty, as that of a device to which this
+ * container has no access. */
 static bool
 read_numbers(const char *path, void (*take)(void *self, const char *key, unsigned long long value), void *self)
 {

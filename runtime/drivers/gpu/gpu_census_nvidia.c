@@ -3,8 +3,8 @@
  * installed, from what the kernel's driver writes about itself. Neither starts CUDA.
  *
  * CUDA's own order is "fastest first" unless CUDA_DEVICE_ORDER=PCI_BUS_ID; the order here is always that of the bus.
- * The number is the same. Of MIG instances CUDA shows a process one, the first of those that it may use, and then no
- * other device; a device in MIG mode without instances it does not show. */
+ * The number is the same. CUDA shows a process one MIG instance, the first of those that it may use, and then no other
+ * device; it does not show a device in MIG mode without instances. */
 #define _GNU_SOURCE
 #include "gpu_census.h"
 

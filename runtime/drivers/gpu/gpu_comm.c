@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_comm.c: the extension "openreg.comm" (openreg/comm.h) over NCCL, and over RCCL, which has the same functions. The
- * library is opened when the extension is asked for the first time; a machine without it has no extension. */
+ * library is opened at the first query of the extension; a machine without the library has no extension. */
 #define _GNU_SOURCE
 #include "gpu.h"
 
@@ -75,7 +75,7 @@ log_absence(openreg_instance instance, int32_t level, const char *reason)
     instance->host->log(instance->host->ctx, level, text);
 }
 
-/* NULL: all are there; else the name of one that is not. */
+/* NULL if the library has all functions, else the name of one that it lacks. */
 static const char *
 find_functions(void *library, openreg_nccl_functions *out)
 {
@@ -359,7 +359,7 @@ comm_get_error(openreg_instance instance, openreg_driver_comm comm)
     return result == GPU_NCCL_IN_PROGRESS ? OPENREG_OK : check(instance, comm, result, "work of " GPU_NCCL_TEXT);
 }
 
-/* On a device that is lost the library is told without the device being the thread's: it ends its threads and connections. */
+/* On a lost device the library is called without making the device current: it ends its threads and connections. */
 static openreg_status
 end(openreg_instance instance, openreg_driver_comm comm, int (*function)(openreg_nccl_comm), const char *name)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_properties_hip.c: a device's name, UUID, memory and priorities (gpu.h). HIP's structure of properties differs
- * between versions of the library, which is found at run time; so it is asked function by function. */
+ * between versions of the library, which is found at run time; so one function is called for each property. */
 #include "gpu.h"
 
 #include <string.h>

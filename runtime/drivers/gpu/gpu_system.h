@@ -14,13 +14,13 @@ void *openreg_gpu_system_open(const char *soname, char *reason, size_t size);
 void *openreg_gpu_system_opened(const char *soname);
 /* Stores a function's address in the function pointer `*out`; false, and nothing stored, if the library lacks it. */
 bool openreg_gpu_system_find(void *library, const char *name, void *out);
-/* Whether a file or device node of that name is there. */
+/* Whether a file or device node of that name exists. */
 bool openreg_gpu_system_exists(const char *path);
 /* Writes the path at which a file of /dev, /proc or /sys is read; false if it does not fit. */
 bool openreg_gpu_system_path(const char *path, char *out, size_t size);
-/* A variable that the vendor defines and reads by itself, or NULL. The driver has none of its own: its options come through open(). But which
- * devices there are is the vendor's library's word, and it hides devices by this variable: a count that is taken
- * without that library must read it too, or it would contradict open(). */
+/* A variable that the vendor's library reads, or NULL. The driver's own options come through open() alone, but the vendor's
+ * library hides devices by this variable: a count that is taken without that library must read it too, or it would
+ * contradict open(). */
 const char *openreg_gpu_system_vendor_variable(const char *name);
 
 #endif

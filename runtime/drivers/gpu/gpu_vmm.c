@@ -6,9 +6,9 @@
  * Access is the device's own, and that of the devices whose memory it exchanges copies with (gpu_peer.c): for mapped
  * memory the vendors' peer access alone gives none.
  *
- * The vendor may refuse to take pieces back after it has taken some. A failure must leave things as they were, which is
- * then out of reach; so the call succeeds, logs what the vendor said, and what is left serves the next map() there or is
- * given back with the next reservation, at the latest at close(). */
+ * The vendor may refuse to release a piece after it has released others. A failed call must change nothing, which is then
+ * impossible; so the call succeeds and logs the vendor's error. The pieces that are left serve the next map() there, or are
+ * released when the next reservation is made, at the latest at close(). */
 #include "gpu.h"
 
 #include <assert.h>
@@ -191,8 +191,8 @@ give_access(const openreg_gpu_scope *scope, const reservation *reserved, size_t 
                    count);
 }
 
-/* Gives back what is no memory, or is leaving, the last one first, until the vendor refuses, in *function. *has_changed: it
- * has taken something. */
+/* Releases the pieces that are no memory, or are leaving, the last one first, until the vendor's *function refuses.
+ * *has_changed: at least one call has succeeded. */
 static openreg_gpu_code
 drop_pieces(openreg_instance instance, reservation *reserved, const char **function, bool *has_changed)
 {
@@ -303,7 +303,7 @@ take_pieces(const openreg_gpu_scope *scope, reservation *reserved, size_t first,
     return OPENREG_OK;
 }
 
-/* Tries again what take_pieces() could not give back. */
+/* Tries again to release what take_pieces() could not. */
 static void
 sweep(const openreg_gpu_scope *scope)
 {
@@ -522,7 +522,7 @@ openreg_status
 openreg_gpu_vmm_enable_access(openreg_instance instance, int32_t a, int32_t b, atomic_uchar *way)
 {
     openreg_status status = OPENREG_OK;
-    lock(instance); /* a segment that grows meanwhile has it either from here or by *way */
+    lock(instance); /* a segment that grows at the same time gets access either here or by *way */
     for (const reservation *reserved = instance->vmm->reservations; reserved != NULL && status == OPENREG_OK;
          reserved = reserved->next)
         if (!reserved->ended && (reserved->device == a || reserved->device == b))

@@ -23,7 +23,7 @@
  *               Nothing runs at exit.
  *   Units       Sizes in bytes, times in nanoseconds.
  *   Structures  A structure that begins with struct_size may get more fields at its end, and never changes otherwise. The
- *               caller sets struct_size to its sizeof, which may be of an older or a newer header: the library writes no
+ *               caller sets struct_size to the sizeof in its header, which may be older or newer: the library writes no
  *               byte beyond it, and takes fields beyond it for zero. Less than the size of the first version
  *               (OPENREG_*_SIZE_1) is OPENREG_E_INVALID. Structures that the library itself fills in may grow, too.
  */

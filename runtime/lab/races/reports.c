@@ -189,7 +189,7 @@ say_remedy(text *to, const openreg_race *race)
         say(to, "write the memory first");
         return;
     case OPENREG_RACE_LOST_DEVICE:
-        say(to, "after the error that tells of the loss go on with another device, or select drivers again");
+        say(to, "after the error that reports the loss go on with another device, or select drivers again");
         return;
     case OPENREG_RACE_HOST:
         say(to, "stream.synchronize(), or an event's, before the host's use, where stream is ");

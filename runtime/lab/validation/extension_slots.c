@@ -88,7 +88,7 @@ validated_open_memory(openreg_instance v, int32_t dev, const void *handle, void 
         openreg_ledger_give_up_room(v);
     if (memory == NULL || !openreg_ledger_add(v, &made, &other))
         return openreg_validation_refuse(v, OPENREG_RULE_OPENED_MEMORY, OPENREG_E_INTERNAL, slot,
-                                         "it returned %p, which isn't an address, or is alive already", memory);
+                                         "it returned %p, which isn't an address, or is live already", memory);
     *out = memory;
     return OPENREG_OK;
 }
@@ -174,7 +174,7 @@ validated_reserve(openreg_instance v, int32_t dev, uint64_t size, void **out)
     if (!openreg_ledger_add(v, &made, &other)) {
         free(mapped);
         return openreg_validation_refuse(v, OPENREG_RULE_NO_OVERLAP, OPENREG_E_INTERNAL, slot,
-                                         "it gave %llu bytes at %p, where %llu bytes of device %d at %p are alive",
+                                         "it gave %llu bytes at %p, where %llu bytes of device %d at %p are live",
                                          (unsigned long long)size, start, (unsigned long long)other.size, other.dev,
                                          (void *)other.start);
     }

@@ -256,7 +256,7 @@ openreg_handle_made(openreg_instance v, const char *slot, openreg_rule rule, ope
                                            name_of(entry->kind));
     else if (status == OPENREG_OK && !add_handle(v, entry, made))
         status = openreg_validation_refuse(v, rule, OPENREG_E_INTERNAL, slot,
-                                           "it gave the %s %p, which is alive already", name_of(entry->kind), made);
+                                           "it gave the %s %p, which is live already", name_of(entry->kind), made);
     if (status != OPENREG_OK)
         openreg_handle_release(v, entry);
     return status;
@@ -265,7 +265,7 @@ openreg_handle_made(openreg_instance v, const char *slot, openreg_rule rule, ope
 static openreg_status
 refuse_dead(openreg_instance v, const char *slot, openreg_made_by kind, const void *key)
 {
-    return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot, "%s %p is not alive",
+    return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot, "%s %p is not live",
                                      name_of(kind), key);
 }
 

@@ -28,7 +28,7 @@ enter(openreg_instance v, const char *slot, openreg_rule rule, openreg_status st
     if (openreg_ledger_add(v, made, &other))
         return OPENREG_OK;
     return openreg_validation_refuse(v, OPENREG_RULE_NO_OVERLAP, OPENREG_E_INTERNAL, slot,
-                                     "it gave %llu bytes at %p, where %llu bytes of device %d at %p are alive",
+                                     "it gave %llu bytes at %p, where %llu bytes of device %d at %p are live",
                                      (unsigned long long)made->size, address, (unsigned long long)other.size, other.dev,
                                      (void *)other.start);
 }
@@ -65,7 +65,7 @@ not_alive(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
                                          "device or start",
                                          ptr, dev, (unsigned long long)other.size, (void *)other.start, other.dev);
     return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
-                                     "%p of device %d is not alive", ptr, dev);
+                                     "%p of device %d is not live", ptr, dev);
 }
 
 static openreg_status

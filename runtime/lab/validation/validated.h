@@ -197,7 +197,7 @@ openreg_handle *openreg_handle_make(openreg_instance, openreg_made_by kind, int3
  * Refuses by `rule` a handle that is NULL, the entry itself (not written), or live already. */
 openreg_status openreg_handle_made(openreg_instance, const char *slot, openreg_rule rule, openreg_status status,
                                    const void *made, openreg_handle *entry);
-/* *out: the entry with one more reference; NULL and OPENREG_E_INVALID with a report: no such handle is alive. */
+/* *out: the entry with one more reference; NULL and OPENREG_E_INVALID with a report: no such handle is live. */
 openreg_status openreg_handle_use(openreg_instance, const char *slot, openreg_made_by kind, const void *key,
                                   openreg_handle **out);
 /* Called around the driver's function that destroys a handle. The first removes the entry from the books, whose reference

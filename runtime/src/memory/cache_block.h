@@ -20,7 +20,7 @@ struct openreg_stream_use;
  * or it is memory of another process (imports.c). */
 #define OPENREG_BLOCK_SHARED 6
 
-/* Blocks tile their segment. Of two neighbours at most one is free. 64 bytes: one cache line. */
+/* Blocks tile their segment. No two neighbours are both free. 64 bytes: one cache line. */
 typedef struct openreg_block {
     char *address;
     uint64_t size;                         /* a multiple of 512 */

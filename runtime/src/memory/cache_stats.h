@@ -20,7 +20,7 @@
     X(oversize_segments)
 
 /* The freed amount is computed as allocated - current + (current at the last reset); the field `freed` holds the last of
- * the three. Of index 0 only `peak` is used. */
+ * the three. At index 0 only `peak` is used. */
 typedef struct openreg_cache_stats {
 #define OPENREG_STAT_MEMBER(name) openreg_stat name[OPENREG_POOLS];
     OPENREG_STAT_MAP(OPENREG_STAT_MEMBER)

@@ -13,7 +13,7 @@
 #include "registry/driver_names.h"
 #include "registry/loader.h"
 
-/* Where a candidate comes from. Of two with one name the later kind wins; of one kind the later candidate. */
+/* Where a candidate comes from. If two have one name, the later kind wins; within a kind, the later candidate. */
 typedef enum openreg_source {
     OPENREG_SOURCE_BUILT_IN,
     OPENREG_SOURCE_BUNDLED, /* or at the path of OPENREG_<NAME>_LIBRARY_PATH */

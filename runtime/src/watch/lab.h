@@ -11,7 +11,7 @@
 
 /* The library's functions for the runtime. */
 typedef struct openreg_lab_parts {
-    const char *version; /* OPENREG_VERSION_STRING: must be of the same build as the runtime */
+    const char *version; /* OPENREG_VERSION_STRING, which must equal the runtime's */
     const openreg_lab *functions;
     const openreg_layer *validation;
     /* Applies the value of OPENREG_FLIGHT_RECORDER; warns about a bad one. */

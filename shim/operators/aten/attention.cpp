@@ -42,8 +42,8 @@ static_assert(kOverrideable == static_cast<int64_t>(at::SDPBackend::overrideable
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-// Whether vmap() may stand behind a tensor: in vmap(grad(f)) the tensors are grad's, over those of vmap, and only the outermost
-// is seen here.
+// Whether a tensor may be one of vmap()'s: in vmap(grad(f)) the tensors are grad's, which wrap those of vmap, and only the
+// outermost wrapper is visible here.
 bool is_batched(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kTransforms(
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize});

@@ -43,9 +43,9 @@ bool is_plain(const c10::TensorImpl& tensor) {
       !tensor.key_set().has_any(kLazyBits | kNonDense) && tensor.has_storage() && tensor.is_contiguous();
 }
 
-// How long the tensors are together along `joined`, a dimension of theirs or -1, in which alone their sizes may differ, if
-// they are as they are mostly: plain, of one device and type, none of them empty, and small. Of -1: how many there are.
-// Else nothing: PyTorch's kernel knows what to do, and its errors.
+// The sum of the tensors' sizes along the dimension `joined`, the only one in which they may differ; with -1, the number of
+// tensors. Only for the common case: plain tensors with one device and type, none of them empty, and small on average.
+// Otherwise nothing: PyTorch's kernel handles those, and raises the errors.
 std::optional<int64_t> length_of_small(
     const at::ITensorListRef& tensors, const c10::TensorImpl& first, int64_t joined) {
   const auto sizes = first.sizes();
@@ -110,7 +110,7 @@ std::optional<Tensor> join_small(const at::ITensorListRef& tensors, int64_t dim,
   const int64_t dims = first.dim() + (stacked ? 1 : 0);
   const DeviceIndex device = first.device().index();
   // What PyTorch makes of four dimensions and more may be channels-last.
-  // Where races are looked for, KernelView tells of the tensors.
+  // While races are looked for, KernelView reports the tensors.
   if (races_are_found() || dims == 0 || dims > 3 || dim < -dims || dim >= dims || !runs_aliased<Operator>(device)) {
     return std::nullopt;
   }

@@ -58,7 +58,7 @@ int32_t runtime_device(const at::Tensor& tensor) {
 void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   static const std::string kName = "aten::copy_";
   KernelView view(kName, -1, 2);
-  // Allocations belong to the destination's device, so it is seen first.
+  // The first view() decides the device that allocations belong to: the destination's.
   at::Tensor host_destination = view.view(destination, /*written=*/true);
   const at::Tensor& host_source = view.view(source, /*written=*/false);
   // The runtime doesn't see this copy: it may convert or reorder elements, which is the kernel's work.
@@ -77,7 +77,7 @@ bool is_staged(const at::Tensor& tensor) {
   return is_device(tensor) && execution_mode(tensor.device().index()) == ExecutionMode::staged;
 }
 
-// Keeps the pinned block that `host` is in from being reused before the stream has passed what is queued on it now.
+// Keeps the pinned block that contains `host` from being reused before the work queued on the stream now is complete.
 void keep_pinned(const at::Tensor& host, c10::Stream stream) {
   auto* const allocator = at::getHostAllocator(at::kPrivateUse1);
   void* const address = const_cast<void*>(host.const_data_ptr());
@@ -363,7 +363,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 void register_copies() {
   torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("copy_", copy_);
-  note_operator_of_fallback({"aten::copy_", ""}); // a driver's kernel of it is asked by copy_by_kernel()
+  note_operator_of_fallback({"aten::copy_", ""}); // copy_by_kernel() calls a driver's kernel of it
   m.impl("clone", TORCH_FN(at::native::clone));   // by copy_, which a device may do without the host
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels that PyTorch looks up by the type of the device from within operators that it has put together from others, so
-// that no operator of ours is asked: the windows of kaiser_window(), and the check that indices of a sparse tensor which
-// is said to be coalesced have no duplicates. What else is looked up so: the choice of attention.cpp. PyTorch exports where
-// its kernels are noted, not the call of the CPU's.
+// Kernels that PyTorch looks up by device type inside composite operators, without calling an operator that is registered
+// here: the windows of kaiser_window(), and the check that a sparse tensor declared as coalesced has no duplicate indices.
+// attention.cpp has one more, the choice of a kernel. PyTorch exports where kernels are registered, not the CPU's kernels.
 #include <ATen/TensorIterator.h>
 #include <ATen/native/UnaryOps.h>
 #include <ATen/ops/kaiser_window.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Fourier transforms of half precision. PyTorch refuses them by the type of the device, in operators that it puts together
-// from others, before any kernel is asked. Transforms of other types are put together by PyTorch as ever.
+// Fourier transforms of half precision. PyTorch's composite operators refuse them by device type before they call any
+// kernel. For other types these operators remain PyTorch's.
 
 #include <algorithm>
 

@@ -16,8 +16,8 @@ thread_local DeviceIndex allocate_on_device = -1;
 
 void free_alias_or_host(void* address);
 
-// Stands in front of the CPU allocator that was there. Its one deleter looks up whose memory an address is, because
-// raw_deallocate() (oneDNN uses it) hands every block of this allocator to raw_deleter(), whichever way it came.
+// Wraps the CPU allocator that was registered before. Its one deleter looks up whose memory an address is, because
+// raw_deallocate() (oneDNN uses it) passes every block of this allocator to raw_deleter(), wherever it came from.
 class CpuAllocations final : public c10::Allocator {
  public:
   explicit CpuAllocations(c10::Allocator* host) : host_(host) {}

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // CPU allocations of a kernel that runs on a device's memory come out of that device's memory.
 //
-// While an AllocateOnDevice is alive in a thread, PyTorch's CPU allocator gives that thread alias addresses of blocks
-// of the device's caching allocator, so that the results and temporaries of a CPU kernel count against the device and
-// can be adopted without a copy. The memory of a single number is the host's even so: a number of the program in the type
-// that a kernel wants is no more than an argument, and on a GPU it takes no device memory; a result of that size is copied.
-// Where operators are staged it gives memory that is kept between calls (shim/memory/staging_buffers.h). Elsewhere the
-// CPU allocator is what it was.
+// While an AllocateOnDevice is live in a thread, PyTorch's CPU allocator gives that thread alias addresses of blocks of
+// the device's caching allocator, so that the results and temporaries of a CPU kernel count against the device and can be
+// adopted without a copy. A single number stays on the host: it may be an argument converted to the kernel's type, which
+// takes no device memory on a GPU; a result of that size is copied. Where operators are staged, the memory is kept between
+// calls (shim/memory/staging_buffers.h). Outside such a scope the CPU allocator is unchanged.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -20,10 +19,10 @@ void install_cpu_allocations();
 // The allocator that install_cpu_allocations() put in place.
 c10::Allocator* cpu_allocations();
 
-// Up to so many bytes are taken for a number: the widest type's, a complex128.
+// An allocation of at most this size counts as a number: the widest type is complex128.
 constexpr size_t kNumberBytes = 16;
 
-// In the place of a device: the host's staging buffers.
+// Instead of a device index: the host's staging buffers.
 constexpr DeviceIndex kInStagingBuffers = -2;
 
 class AllocateOnDevice {

@@ -10,8 +10,8 @@ namespace c10::openreg {
 // stream.
 void copy_on_gpu(at::Tensor& destination, const at::Tensor& source);
 
-// To a tensor of such a device from the host or another device, where it is more than a move of bytes: the source's bytes
-// are moved to the device, and become what they are to be there.
+// To a tensor of such a device from the host or another device, where it is more than a copy of bytes: the source's bytes
+// are copied to the device first, and converted there.
 void copy_to_gpu(at::Tensor& destination, const at::Tensor& source, bool non_blocking);
 
 } // namespace c10::openreg

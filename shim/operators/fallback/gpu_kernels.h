@@ -26,8 +26,8 @@ bool torch_has_gpus();
 // PyTorch's own device that is the openreg device, an index with has_gpu_kernels().
 TORCH_OPENREG_API c10::Device gpu_of(DeviceIndex device);
 
-// Finds out which of PyTorch's own devices the openreg device is: PyTorch is asked whose memory a block of it is. False
-// if it is none, or if this PyTorch has no kernels for GPUs. Throws c10::Error where the device fails.
+// Finds out which of PyTorch's own devices the openreg device is: it queries PyTorch for the device of a block's address.
+// False if it is none, or if this PyTorch has no kernels for GPUs. Throws c10::Error where the device fails.
 bool find_gpu(DeviceIndex device, const openreg_device_properties& properties);
 
 // Tells the generators where GPUs are. Once, at registration.

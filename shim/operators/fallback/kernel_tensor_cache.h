@@ -29,8 +29,8 @@ inline c10::DispatchKeySet keys_moved(c10::DispatchKeySet keys, c10::BackendComp
       c10::getAutocastRelatedKeySetFromBackend(to);
 }
 
-// While it lives, tensors are made as `like` was: with a version and a gradient to come, or in inference mode without. A view
-// is of the kind of what it views, whichever mode it is made in.
+// While it lives, new tensors are inference tensors (without a version and a gradient) exactly if `like` is one. A view
+// is an inference tensor exactly if its base is, whichever mode it is made in.
 class MadeLike {
  public:
   explicit MadeLike(const at::TensorBase& like) {

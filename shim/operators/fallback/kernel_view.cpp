@@ -523,7 +523,7 @@ c10::intrusive_ptr<c10::StorageImpl> KernelView::adopt_storage(c10::StorageImpl&
       &device_allocator(),
       /*resizable=*/true);
   if (address != nullptr && data.get_context() == nullptr) {
-    // For whoever else holds the CPU storage.
+    // For others that hold the CPU storage.
     storage.set_data_ptr_noswap(borrowed_data(address, adopted, shown_device()));
   }
   adopted_.push_back({&storage, adopted});

@@ -4,7 +4,7 @@
 //
 // The recipe and its traps are those of PyTorch's own overlap, identity and resize checks: there is one CPU storage per
 // openreg storage and one CPU tensor per openreg tensor, with the same sizes, strides, offset, dtype and lazy bits,
-// so that a kernel sees exactly what it would see on the CPU; likewise on the GPU. What a kernel is given is called shown.
+// so that a kernel gets exactly what it would get on the CPU, or on the GPU. Tensors passed to a kernel are called shown.
 //   aliased  the CPU storage lies over the device's memory (openreg_host_alias()); nothing is copied.
 //   staged   the CPU storage is a copy of what the call's tensors cover; finish() copies back what was written
 //            (staged_storage.h).

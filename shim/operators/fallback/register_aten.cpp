@@ -45,7 +45,7 @@ bool gives_tensors(const c10::OperatorHandle& op) {
          });
 }
 
-// Copies between devices, and operators that make tensors on a device that they are told, are not of one device.
+// Copies between devices, and operators that make tensors on the device given by an argument, may use two devices.
 bool may_cross_devices(const c10::OperatorHandle& op) {
   return has_argument(op, [](const c10::Argument& argument) {
     return argument.name() == "non_blocking" || argument.name() == "device";

@@ -48,10 +48,10 @@ class StagedStorage {
   // `data`: the storage's memory on the device, `size` bytes. `is_whole`: copied whole at once, and watched.
   StagedStorage(DeviceIndex device, void* data, size_t size, bool is_whole);
 
-  // Memory for the copy, uninitialised. Once; whoever has it keeps it as long as this object is used.
+  // Uninitialised memory for the copy. Called once; the caller keeps the memory as long as this object is used.
   c10::DataPtr take_memory();
 
-  // Copies to the host what of `extent` is not there; the bytes that were copied. Throws c10::Error where the device fails.
+  // Copies to the host the parts of `extent` that it lacks; returns the bytes copied. Throws c10::Error if the device fails.
   size_t bring(Extent extent);
 
   // What is to be copied back.
@@ -85,7 +85,7 @@ class StagedStorage {
   bool is_whole_;
   bool is_watched_;
   Extents there_;                     // sorted and disjoint
-  Extents written_;                   // likewise
+  Extents written_;                   // sorted and disjoint, too
   c10::SmallVector<Piece, 1> pieces_; // as they were brought, where the storage is watched
 };
 

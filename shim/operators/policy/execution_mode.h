@@ -40,7 +40,7 @@ constexpr uint8_t kHasKernels = 32;
 constexpr unsigned kGenerationShift = 8; // the generation lies above the bits
 TORCH_OPENREG_API extern std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
 
-// The bits of the present device table; 0 where they are of an earlier one. For an index in range.
+// The bits for the present device table; 0 if those that are kept belong to an earlier one. `device` is in range.
 inline uint8_t device_bits(DeviceIndex device) noexcept {
   const uint64_t state = device_states[static_cast<size_t>(device)].load(std::memory_order_acquire);
   return C10_LIKELY(state >> kGenerationShift == openreg_generation_now()) ? static_cast<uint8_t>(state) : 0;

@@ -21,7 +21,7 @@ namespace c10::openreg {
 
 namespace {
 
-// What a call's kernel, which runs in the calling thread, is told beside its tensors.
+// What a call passes to its kernel, which runs in the calling thread, beside the tensors.
 struct Call {
   const HostGraph& graph;
   std::vector<at::Tensor> inputs; // undefined where an openreg tensor goes

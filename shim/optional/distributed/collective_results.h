@@ -37,7 +37,7 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work);
 // "all_reduce": the name in torch.distributed.
 std::string name_of(c10d::OpType operation);
 
-// What a text tells of a tensor; it does not keep the tensor.
+// The properties of a tensor that messages contain; it does not keep the tensor.
 struct SeenTensor {
   explicit SeenTensor(const at::Tensor& tensor)
       : type(tensor.scalar_type()),

@@ -121,7 +121,7 @@ bool DriverBackend::is_ours(const at::Tensor& tensor) {
   int32_t has = 0;
   OPENREG_CHECK(openreg_device_has_communicators(tensor.device().index(), &has));
   if (has != 0) {
-    require_gloo_collectives(); // the variable is for collectives of openreg tensors, whoever carries them
+    require_gloo_collectives(); // the variable applies to collectives of openreg tensors by any backend
   }
   return has != 0;
 }

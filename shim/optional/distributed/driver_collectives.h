@@ -23,9 +23,9 @@ TORCH_OPENREG_API bool driver_collectives_are_wanted();
 // everything else is staged through `host`: other tensors, barriers, gather, scatter, receives from any rank.
 //   Communicators  are made at the first call on a device: one of the group, and one of two ranks for send() and recv()
 //                  outside a block. Ranks meet in the store first, so that one which doesn't come is named.
-//   Work           wait() makes the current stream wait. Memory is kept until the communication stream has passed the call.
-//   Errors         of a peer, and timeouts, are seen by a thread that watches: it aborts the communicator, and the streams that
-//                  wait, later calls and the Work have the error, with the call, the ranks and the shapes.
+//   Work           wait() makes the current stream wait. Memory is kept until the call is complete on the communication stream.
+//   Errors         of a peer, and timeouts, are detected by a watching thread: it aborts the communicator; the streams that
+//                  wait, later calls and the Work report the error, with the call, the ranks and the shapes.
 //   Types          sums of bool are "or"; complex sums are those of their parts; where the library lacks a type its bytes are
 //                  moved; what can't be reduced is TypeError, and bit operations NotImplementedError.
 class TORCH_OPENREG_API DriverBackend final : public StagedBackend {

@@ -64,8 +64,8 @@ class Progress {
     is_over_ = true;
   }
 
-  // Before the communicator is aborted, so that streams which wait have the error before they go on. What they have passed
-  // already is done.
+  // Called before the communicator is aborted, so that waiting streams have the error before they go on. A call whose end
+  // event is complete has succeeded.
   void fail(const std::string& reason, openreg_status code) {
     const std::lock_guard<std::mutex> guard(lock_);
     if (look()) {

@@ -32,9 +32,9 @@ class Communicator {
   // What the driver says has gone wrong since; OPENREG_OK: nothing, or it is ending.
   std::pair<openreg_status, std::string> background_error();
   std::exception_ptr failure() const;
-  bool was_aborted() const; // or is about to be: what the stream passes now may have undefined results
+  bool was_aborted() const; // or is about to be: work that completes on the stream now may have undefined results
 
-  // The two steps of a failure, between which those who wait are told: whether it is the first, and the end of what is queued.
+  // The steps of a failure: begin_failure() (whether it is the first), reports to those that wait, abort() of what is queued.
   bool begin_failure(std::exception_ptr error);
   void abort();
 

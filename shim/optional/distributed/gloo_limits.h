@@ -40,8 +40,8 @@ void require_one_type(const at::Tensor& first, const std::vector<at::Tensor>& ot
 // Throws c10::Error where the numbers of elements differ that a rank has for itself in what it gives and in what it gets.
 void require_own(int64_t given, int64_t kept, const char* what, const char* where);
 
-// Throws c10::Error for a rank that is no other one of the group, and where the parts of a tensor for each rank, none for
-// equal ones, don't add up to it. Of these, too, gloo's own tensors are its to refuse.
+// Throw c10::Error for a peer that is not another rank of the group, and for parts of a tensor (one size a rank; none: equal
+// parts) that don't add up to it. Tensors that are not openreg's are not checked: gloo refuses those itself.
 void require_peer(const std::vector<at::Tensor>& tensors, int peer, int own, int size);
 void require_parts(const at::Tensor& tensor, const std::vector<int64_t>& parts, int size);
 

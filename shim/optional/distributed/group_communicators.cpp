@@ -69,8 +69,8 @@ std::shared_ptr<Communicator> GroupCommunicators::get_or_create(
   return nullptr;
 }
 
-// Ranks count themselves in the store. One whose time is over takes so much off the count that it never gets to `size`: those
-// that come later have an error, where the library would wait for ever.
+// Ranks count themselves in the store. A rank that times out subtracts kGivenUp, so that the count never reaches `size`:
+// ranks that arrive later raise an error, where the library would wait for ever.
 std::vector<uint8_t> GroupCommunicators::exchange_id(
     c10::DeviceIndex device, const std::string& key, int rank, int size, Timeout timeout) {
   constexpr int64_t kGivenUp = int64_t{1} << 32;

@@ -9,7 +9,7 @@
 
 namespace c10::openreg {
 
-// Whoever takes the lock has let go of the GIL: the thread that makes the backend holds the one and wants the other.
+// A thread releases the GIL before it takes the lock: the thread that makes the backend holds the lock and needs the GIL.
 struct HostBackend::State {
   State(int of_rank, int of_size) : rank(of_rank), size(of_size) {}
   State(const State&) = delete;
@@ -43,7 +43,7 @@ struct HostBackend::State {
   Make make;
   bool has_begun = false; // with making it, perhaps in vain
   c10::intrusive_ptr<Backend> backend;
-  std::atomic<Backend*> known{nullptr}; // the same, once it is there
+  std::atomic<Backend*> known{nullptr}; // the same, once it is made
 };
 
 HostBackend::HostBackend(c10::intrusive_ptr<Backend> made)

@@ -10,8 +10,8 @@
 
 namespace c10::openreg {
 
-// While it is there, the call is an event of the calling thread's profiler, and the backend records none. Its own would end
-// in a thread of its own, which may be when the profiler has gone: wait() of these collectives doesn't wait for that thread.
+// While it lives, the call is an event of the calling thread's profiler, and the backend records none. The backend's event
+// would end in another thread, perhaps after the profiler has ended: wait() of a collective doesn't wait for that thread.
 class RecordedCall {
  public:
   // `name` lives for ever. `is_ours`: there are tensors of openreg; else nothing is done.

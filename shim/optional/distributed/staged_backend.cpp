@@ -588,7 +588,7 @@ void StagedBackend::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 void StagedBackend::setSequenceNumberForGroup() {
-  if (auto* const known = host_.known()) { // else whoever makes it does
+  if (auto* const known = host_.known()) { // else the thread that makes it does
     known->setSequenceNumberForGroup();
   }
 }

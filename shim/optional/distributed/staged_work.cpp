@@ -87,8 +87,8 @@ CurrentStreams::Streams streams_of_its_own(const Outputs& outputs) {
   return streams;
 }
 
-// While races are looked for. The memory is kept until gloo has done with it, whoever drops it: the next owner comes behind
-// the collective, as behind a stream that was recorded for the block.
+// While races are looked for. The memory is kept until gloo no longer uses it, even if all other references are dropped:
+// the next owner comes after the collective, as after a stream that was recorded for the block.
 void keep_from_races(const at::Tensor& tensor, openreg_stream stream) {
   const auto device = tensor.device().index();
   openreg_races_stream_waits(device, stream, device, OPENREG_RACES_COLLECTIVES);

@@ -40,7 +40,7 @@ class StreamEvent {
     OPENREG_CHECK(openreg_stream_wait_event(device, stream, event_));
   }
 
-  // Whether the stream has passed it. Errors: those of openreg_event_query(), as where the device has failed.
+  // Whether the event is complete. Errors: those of openreg_event_query(), as where the device has failed.
   openreg_status query(bool* has_passed) const {
     int32_t done = 0;
     const openreg_status status = openreg_event_query(event_, &done);

@@ -16,7 +16,7 @@
 namespace c10::openreg {
 namespace {
 
-// So much of each stream as either says.
+// The later of both positions for each stream.
 void merge(Clock& into, const Clock& from) {
   into.resize(std::max(into.size(), from.size()));
   for (size_t i = 0; i < from.size(); ++i) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // Captures that are under way: which streams each covers, how events order its work, and whether it is still valid.
 //
-// What is captured runs, too, in the order of the program, and is undone at the end: what kernels return and write is seen
-// and never predicted. A capture begins on one stream. A stream that waits for an event of a captured stream joins it, until
-// the capture ends; by then the first stream must have waited for all that joined.
+// Captured operators also run, in the order of the program, and are undone at the end: what kernels return and write is
+// observed, never predicted. A capture begins on one stream. A stream that waits for an event of a captured stream joins it,
+// until the capture ends; by then the first stream must have waited for all that joined.
 #pragma once
 
 #include <ATen/core/Tensor.h>

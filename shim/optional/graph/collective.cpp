@@ -88,7 +88,7 @@ class CollectiveInGraph final : public c10d::Work {
   }
 
   bool isCompleted() override {
-    return event_.query(); // which says that it can't be asked
+    return event_.query(); // which raises: an event of a capture can't be queried
   }
 
   bool wait(std::chrono::milliseconds /*timeout*/) override {

@@ -8,8 +8,8 @@
 
 namespace c10::openreg {
 
-// A call of an operator of c10d, whose arguments end the stack. Leaves its results there: the tensors that it was given for
-// them, and a Work that orders streams of the capture and can't be asked whether it is done.
+// Records a call of an operator of c10d, whose arguments end the stack. Replaces them by its results: the output tensors
+// that it was given, and a Work that orders streams of the capture and raises where a program queries whether it is done.
 void record_collective(const c10::OperatorHandle& op, Capture& capture, StreamKey stream, torch::jit::Stack& stack);
 
 } // namespace c10::openreg

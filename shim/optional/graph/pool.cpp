@@ -42,7 +42,7 @@ GraphPool::GraphPool(MempoolId_t id) : id_(id == MempoolId_t(0, 0) ? new_id() : 
 
 GraphPool::~GraphPool() {
   for (const DeviceIndex device : devices_) {
-    // Fails where the driver was closed meanwhile, and the pool with it.
+    // Fails if the driver has been closed since, which ended the pool, too.
     (void)openreg_memory_pool_release(device, {id_.first, id_.second});
   }
 }

@@ -17,7 +17,7 @@ class GraphPool {
  public:
   // {0, 0}: a new id.
   explicit GraphPool(MempoolId_t id);
-  ~GraphPool(); // releases it: what nobody shares goes back to the device
+  ~GraphPool(); // releases it: memory that no other graph shares returns to the device
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;
 
@@ -25,7 +25,7 @@ class GraphPool {
     return id_;
   }
 
-  // Notes that the block is one that the graph may give back while it still writes it, in each replay.
+  // Records a block that the captured program may free while the graph still writes it, in each replay.
   void note_block(const void* block);
   // Whether it is one of this graph's.
   bool owns(const void* block) const;

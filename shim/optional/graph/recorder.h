@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // Operators in a thread that captures.
 //
-// The thread includes a dispatch key below autograd and above the backends, for which nobody has kernels, so each operator
-// comes to the fallback that is registered here: no kernel of a backend knows of captures. Threads of autograd take the key
-// over from the thread that calls backward(). An operator whose device's current stream is captured runs, in memory of the
-// graph's pool, and becomes a node that does again what it was seen to do: it writes the same memory, and what it returned
-// lies where it lay. What it changes outside of the pool is saved first (undo_log.h).
+// The thread includes a dispatch key below autograd and above the backends that has no kernels, so each operator reaches the
+// fallback that is registered here: no kernel of a backend knows of captures. Threads of autograd inherit the key from the
+// thread that calls backward(). An operator whose device's current stream is captured runs, in memory of the graph's pool,
+// and becomes a node that repeats what was observed: it writes the same memory, and its results have the same addresses.
+// What it changes outside of the pool is saved first (undo_log.h).
 #pragma once
 
 #include <c10/core/DispatchKeySet.h>

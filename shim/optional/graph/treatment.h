@@ -7,9 +7,9 @@
 namespace c10::openreg {
 
 enum class Treatment : uint8_t {
-  now,        // it changes a tensor's shape alone, or answers the host: no node
-  memory,     // likewise where it gives memory without a content
-  parts,      // it is made of other operators, which come to the capture themselves
+  now,        // it changes a tensor's shape alone, or returns a value to the host: no node
+  memory,     // it allocates memory: a node only where PyTorch fills new memory (deterministic mode)
+  parts,      // it is made of other operators, which the capture gets one by one
   node,       // it runs, and again in each replay, unless it gives views alone
   refused,    // its results' sizes, or values on the host, depend on data, or the host waits
   collective, // of torch.distributed

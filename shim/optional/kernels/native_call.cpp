@@ -102,7 +102,7 @@ bool NativeCall::can_be_shown(const c10::Argument& declared, const c10::IValue& 
   return fits;
 }
 
-// Whether a later argument has its default. Of the kinds that defaults are, none is a tensor.
+// Whether an argument that is newer than the driver's kernel has its default. No default is a tensor.
 bool NativeCall::is_as_declared(size_t i) const {
   const auto& declared = op_.schema().arguments()[i].default_value();
   const c10::IValue& value = arguments_[i];

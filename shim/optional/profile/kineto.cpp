@@ -32,7 +32,7 @@ using libkineto::ActivityLogger;
 using libkineto::ActivityType;
 using libkineto::GenericTraceActivity;
 
-// What an openreg process can tell, and is asked for by ProfilerActivity.PrivateUse1.
+// The types of activities that an openreg process can record; ProfilerActivity.PrivateUse1 requests them.
 const std::set<ActivityType>& offered() {
   static const auto* types = new std::set<ActivityType>{
       ActivityType::GPU_MEMCPY,
@@ -132,7 +132,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
-    return nullptr; // there may be several: processTrace() tells of them
+    return nullptr; // there may be several: processTrace() reports them
   }
   std::vector<libkineto::ResourceInfo> getResourceInfos() override {
     return {};

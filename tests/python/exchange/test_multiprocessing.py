@@ -228,7 +228,7 @@ def test_refusals() -> None:
     with pytest.raises(RuntimeError, match="Cowardly refusing to serialize non-leaf tensor"):
         ForkingPickler.dumps(x * 2)
     handle, _ = _C._export_storage(x.untyped_storage())
-    with pytest.raises(RuntimeError, match="bytes, but 1000000 were asked for"):
+    with pytest.raises(RuntimeError, match="bytes, but 1000000 were requested"):
         _C._import_storage(handle, 1_000_000)
     with pytest.raises(RuntimeError, match="invalid memory handle"):
         _C._import_storage(bytes(len(handle)), 0)

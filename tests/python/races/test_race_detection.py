@@ -292,7 +292,7 @@ def test_lost_device(python: PythonRunner) -> None:
         "lost-device openreg_memcpy openreg_stream_synchronize openreg:1 0",
         "race: a stream or event is used of a device that was lost",
         "  lost: openreg_memcpy is called on openreg:1, at <string>:8 in <module>",
-        "  remedy: after the error that tells of the loss go on with another device, or select drivers again",
+        "  remedy: after the error that reports the loss go on with another device, or select drivers again",
     ]
 
 

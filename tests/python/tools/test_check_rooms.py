@@ -82,8 +82,8 @@ def test_planted_callback_setter(root: Path, tree: Path) -> None:
     status, output = check(root, tree)
     assert status == 1
     assert output.splitlines() == [
-        "runtime: runtime/lab/races/races.c includes memory/cache.h, which is not the laboratory's to use",
-        "runtime: runtime/src/memory/cache.c includes races/races.h, which is the laboratory's",
+        "runtime: runtime/lab/races/races.c includes memory/cache.h, which is not the lab's to use",
+        "runtime: runtime/src/memory/cache.c includes races/races.h, which belongs to the lab",
         "runtime: runtime/include/openreg/more.h has the callback setter openreg_set_listener: make it an observer's",
     ]
 

@@ -320,7 +320,7 @@ TEST_F(ValidationGraphTest, GraphsOfTheCaller) {
   destroy(graph, again);
   EXPECT_EQ(graph_->launch(layer_, 0, nullptr, again), OPENREG_E_INVALID);
   EXPECT_TRUE(has(last_of(3), "a call of launch() of driver")) << last_of(3);
-  EXPECT_TRUE(has(last_of(3), "is not alive")) << last_of(3);
+  EXPECT_TRUE(has(last_of(3), "is not live")) << last_of(3);
   EXPECT_EQ(graph_->destroy_exec(layer_, again), OPENREG_E_INVALID);
   EXPECT_EQ(graph_->destroy_graph(layer_, graph), OPENREG_E_INVALID);
   EXPECT_EQ(graph_->instantiate(layer_, graph, 0, &again), OPENREG_E_INVALID);

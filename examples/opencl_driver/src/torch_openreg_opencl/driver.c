@@ -163,7 +163,7 @@ static openreg_status
 driver_copy(openreg_instance cl, int32_t stream_dev, openreg_driver_stream handle, void *dst, int32_t dst_dev,
             const void *src, int32_t src_dev, uint64_t size)
 {
-    (void)dst_dev; /* addresses are of one context */
+    (void)dst_dev; /* all addresses belong to one context */
     (void)src_dev;
     stream *const s = opencl_stream(cl, stream_dev, handle);
     cl_event event = NULL;
@@ -229,7 +229,7 @@ driver_host_free(openreg_instance cl, int32_t dev, void *ptr)
 /* ------------------------------------------------------------------------------------------------------------- devices */
 
 typedef struct settings {
-    long devices;         /* at most so many */
+    long devices;         /* at most this number */
     long memory;          /* MiB of a device; 0: what it has */
     const char *platform; /* part of its name, or NULL */
 } settings;

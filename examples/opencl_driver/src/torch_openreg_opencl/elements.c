@@ -5,10 +5,10 @@
 
 #include "kernels.h"
 
-/* A0, A1, ... are the operator's arguments in the order of its schema, numbers or elements; the result is of the type that
- * PyTorch's shape function has found, and so is what is computed; for a bool that of the arguments. FLOATING: not for
- * integers; INTEGRAL: for nothing else; NUMBERS: not for bools; ORDERED: what it compares must be of one type. PyTorch
- * raises errors for what is refused, or its kernels do what this driver's would do otherwise. */
+/* A0, A1, ... are the operator's arguments in the order of its schema, numbers or elements. The result has the type that
+ * PyTorch's shape function has found; the expression is computed in it, or, for a bool, in the type of the arguments.
+ * FLOATING: not for integers; INTEGRAL: only for integers; NUMBERS: not for bools; ORDERED: the operands must have one
+ * type. PyTorch raises errors for calls that are refused, or runs its own kernels. */
 enum kind { PLAIN, FLOATING, INTEGRAL, NUMBERS, ORDERED };
 
 static const struct row {
@@ -114,8 +114,8 @@ wider(openreg_dtype a, openreg_dtype b)
     return is_float(a) && b.bits < a.bits ? a : is_float(a) ? b : INT64;
 }
 
-/* Whether the numbers can be of the tensors' type, and those are of one: PyTorch compares in that, where 300 is another
- * number. */
+/* Whether the tensors have one type, and it can represent the numbers: PyTorch compares in the tensors' type, where 300
+ * may be another number. */
 static bool
 is_of_one_type(const openreg_kernel_call *call, const view *views, int count)
 {

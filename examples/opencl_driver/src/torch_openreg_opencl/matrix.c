@@ -6,8 +6,8 @@
 
 #include <clblast_c.h> /* behind the version of OpenCL */
 
-/* Below so many products of numbers a batch of matrices is multiplied by a kernel of this driver: CLBlast's batched one
- * pays for large matrices. */
+/* A batch of matrices with fewer multiplications than this is multiplied by a kernel of this driver: CLBlast's batched one
+ * is only faster for large matrices. */
 #define LARGE (64 * 64 * 64)
 
 /* A matrix as CLBlast takes it: rows one after the other, or columns. */

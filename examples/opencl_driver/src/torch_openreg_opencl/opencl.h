@@ -25,7 +25,7 @@ typedef struct signal_state {
 /* Blocks all signals of this thread, and so of the threads that it starts. */
 void opencl_block_signals(sigset_t *before);
 
-/* Around calls that start the platform or compile: LLVM and PoCL set handlers. Signals are blocked meanwhile. */
+/* Around calls that start the platform or compile: LLVM and PoCL set handlers. Signals are blocked between the two. */
 void opencl_enter_platform(signal_state *before);
 void opencl_leave_platform(const signal_state *before);
 
