@@ -112,8 +112,18 @@ TEST(CheckFrozenTest, Conforms) {
   }
 }
 
+// A vendor with handles, one queue and copies in words (drivers/handles): what its headers are for; the rest with the others.
+TEST(CheckHandlesTest, Conforms) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the checks' time limits are not meant for the thread sanitizer's speed";
+#endif
+  const Ended ended = check(library("handles_driver") + " --time 0.05 --only copy,fill,stream,event,host_func");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+}
+
 std::vector<std::string> drivers() {
-  std::vector<std::string> all = {"sim", "toy_driver", "checked_full_toy", "checked_kernels", "mutants"};
+  std::vector<std::string> all = {"sim",   "toy_driver", "checked_full_toy", "checked_kernels", "handles_driver",
+                                  "mutants"};
 #ifdef OPENREG_TEST_CHECKED_GPUS
   for (const auto& vendor : words(OPENREG_TEST_CHECKED_GPUS)) all.push_back("checked_" + vendor);
 #endif
