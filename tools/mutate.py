@@ -9,6 +9,9 @@ is killed. A mutant that passes every test has survived: a test is missing, or t
     python tools/mutate.py --sample 200 --seed 3 runtime/src/memory
     python tools/mutate.py --kinds lock --sanitize thread   # whether the thread sanitizer sees a dropped lock
     python tools/mutate.py --only runtime/src/memory/copy.c:142:compare
+    python tools/mutate.py --check build/runtime/openreg-check --sample 0 tests/drivers/handles/driver.c
+
+With --check a driver is mutated, and openreg-check must find what was planted.
 
 Only what is committed is mutated. Nothing is written outside the build folder. The status is 0 whatever the score is;
 1 where the tests fail without a mutant.
@@ -24,6 +27,7 @@ import random
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -274,7 +278,45 @@ class Runtime:
         return f"{failed.group(1)} ({failed.group(2)})" if failed else "ctest failed"
 
 
-def judge(program: Runtime, mutant: Mutant, limit: float) -> Result:
+class Driver:
+    """Builds a driver from the C files of some folders, and checks it with openreg-check."""
+
+    def __init__(self, folder: Path, check: Path, paths: Sequence[str], flags: str) -> None:
+        self.tree = Tree(folder)
+        self.library = folder / "libdriver.so"
+        folders = {path if (ROOT / path).is_dir() else str(Path(path).parent) for path in paths}
+        self.sources = [str(file) for each in folders for file in sorted((self.tree.source / each).glob("*.c"))]
+        include = f"-I{self.tree.source / 'runtime/include'}"
+        self.command = ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", include]
+        self.flags = flags.split()
+        self.check = [str(check.resolve()), str(self.library), "--level", "2", "--time", "0.1"]
+
+    def compile(self) -> bool:
+        """Builds the copy; False where the compiler refuses it."""
+        command = [*self.command, *self.sources, *self.flags, "-pthread", "-o", str(self.library)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def first_failure(self, limit: float) -> str:
+        """Checks the driver until something fails.
+
+        Args:
+            limit: seconds that one check may take.
+
+        Returns:
+            The failing check's name; "" where all pass.
+        """
+        command = [*self.check, "--timeout", str(round(limit))]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if failed := re.match(r"FAIL\s+(\S+)", line):
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return failed.group(1)
+        return "" if process.returncode == 0 else f"status {process.returncode}"
+
+
+def judge(program: Runtime | Driver, mutant: Mutant, limit: float) -> Result:
     """Plants a mutant, builds, tests, and takes it out again."""
     began = time.monotonic()
     text = (program.tree.source / mutant.path).read_text()
@@ -326,6 +368,8 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", default=[], help="only the mutants FILE:LINE:KIND; may be repeated")
     parser.add_argument("--sanitize", default="", help="builds with this sanitizer: thread, or address,undefined")
+    parser.add_argument("--check", type=Path, help="mutates a driver: this openreg-check must find what is planted")
+    parser.add_argument("--flags", default="", help="with --check: more of the compiler's, as -lOpenCL")
     parser.add_argument("--exclude", default="", metavar="REGEX", help="leaves these tests out")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that one test may take")
     parser.add_argument("--build", type=Path, default=ROOT / "build-mutate", help="where the copy is made")
@@ -349,7 +393,10 @@ def main() -> int:
         return 0
 
     given.build.mkdir(parents=True, exist_ok=True)
-    program = Runtime(given.build, given.jobs, given.sanitize, given.exclude)
+    if given.check:
+        program: Runtime | Driver = Driver(given.build, given.check, given.paths, given.flags)
+    else:
+        program = Runtime(given.build, given.jobs, given.sanitize, given.exclude)
     failing = program.first_failure(300) if program.compile() else "the build"
     if failing:
         print(f"mutate: without a mutant, {failing} fails", file=sys.stderr)

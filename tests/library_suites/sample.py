@@ -31,7 +31,8 @@ def _has_ranks(item: pytest.Item, most: int) -> bool:
 def _is_skipped(item: pytest.Item, pattern: str) -> bool:
     marks = item.iter_markers("skipif")
     return any(
-        (True in mark.args or mark.kwargs.get("condition") is True) and re.search(pattern, mark.kwargs.get("reason", ""))
+        (True in mark.args or mark.kwargs.get("condition") is True)
+        and re.search(pattern, mark.kwargs.get("reason", ""))
         for mark in marks
     )
 

@@ -38,7 +38,7 @@ typedef openreg_status (*openreg_soft_work)(void *argument, openreg_soft_failure
 typedef struct openreg_soft_mark {
     uint32_t users;
     int is_done;
-    int64_t nanoseconds; /* CLOCK_MONOTONIC when it was reached */
+    int64_t nanoseconds;   /* CLOCK_MONOTONIC when it was reached */
     openreg_status status; /* of the stream's work until then */
     openreg_soft_failure failure;
 } openreg_soft_mark;
@@ -214,8 +214,9 @@ openreg_soft_report(openreg_soft_streams *set, openreg_soft_stream *stream)
 {
     const openreg_status status = stream->status;
     stream->status = OPENREG_OK;
-    return status == OPENREG_OK ? status
-                                : openreg_fail(set->host, status, stream->failure.vendor_code, "%s", stream->failure.text);
+    return status == OPENREG_OK
+               ? status
+               : openreg_fail(set->host, status, stream->failure.vendor_code, "%s", stream->failure.text);
 }
 
 /* ---- Streams ---- */
@@ -439,14 +440,14 @@ openreg_soft_event_elapsed(openreg_soft_streams *set, const openreg_soft_event *
 {
     int is_possible = start->device == end->device && (start->flags & end->flags & OPENREG_EVENT_TIMING) != 0;
     pthread_mutex_lock(&set->lock);
-    is_possible =
-        is_possible && start->mark != NULL && start->mark->is_done && end->mark != NULL && end->mark->is_done;
+    is_possible = is_possible && start->mark != NULL && start->mark->is_done && end->mark != NULL && end->mark->is_done;
     if (is_possible)
         *nanoseconds = end->mark->nanoseconds - start->mark->nanoseconds;
     pthread_mutex_unlock(&set->lock);
-    return is_possible ? OPENREG_OK
-                       : openreg_fail(set->host, OPENREG_E_INVALID, 0,
-                                      "both events must be recorded on one device with OPENREG_EVENT_TIMING, and complete");
+    return is_possible
+               ? OPENREG_OK
+               : openreg_fail(set->host, OPENREG_E_INVALID, 0,
+                              "both events must be recorded on one device with OPENREG_EVENT_TIMING, and complete");
 }
 
 #ifdef __cplusplus

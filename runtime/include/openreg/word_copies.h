@@ -91,8 +91,7 @@ openreg_words_read(const openreg_words *words, void *handle, uint64_t offset, vo
     if (cut.body > 0 && status == OPENREG_OK)
         status = words->read(words->ctx, handle, offset + cut.head, to + cut.head, cut.body);
     if (cut.tail > 0 && status == OPENREG_OK)
-        status =
-            openreg_words_peek(words, handle, offset + cut.head + cut.body, to + cut.head + cut.body, cut.tail);
+        status = openreg_words_peek(words, handle, offset + cut.head + cut.body, to + cut.head + cut.body, cut.tail);
     return status;
 }
 

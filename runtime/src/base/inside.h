@@ -28,8 +28,8 @@ typedef struct openreg_inside_mark {
 } openreg_inside_mark;
 
 extern OPENREG_INTERNAL _Thread_local openreg_inside_mark *openreg_inside_own; /* NULL until openreg_inside_make() */
-extern OPENREG_INTERNAL _Atomic bool openreg_inside_fences;                      /* the kernel lacks membarrier() */
-extern OPENREG_INTERNAL _Atomic bool openreg_inside_gate;                        /* closed */
+extern OPENREG_INTERNAL _Atomic bool openreg_inside_fences;                    /* the kernel lacks membarrier() */
+extern OPENREG_INTERNAL _Atomic bool openreg_inside_gate;                      /* closed */
 
 /* Gives the calling thread a mark. NULL: no memory for one; the call is counted instead, until openreg_inside_uncount(). */
 OPENREG_INTERNAL openreg_inside_mark *openreg_inside_make(void);

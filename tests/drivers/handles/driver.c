@@ -213,10 +213,10 @@ inside_device(const transfer *t, openreg_soft_failure *failure)
     words_context context = {d->of_vendor, failure};
     const openreg_words words = words_of(&context);
     pthread_mutex_lock(&d->lock);
-    const openreg_status status = t->is_fill
-                                      ? openreg_words_fill(&words, t->dst.in->of_vendor, t->dst.offset, t->value, t->size)
-                                      : openreg_words_move(&words, t->dst.in->of_vendor, t->dst.offset,
-                                                           t->src.in->of_vendor, t->src.offset, t->size);
+    const openreg_status status = t->is_fill ? openreg_words_fill(&words, t->dst.in->of_vendor, t->dst.offset, t->value,
+                                                                  t->size)
+                                             : openreg_words_move(&words, t->dst.in->of_vendor, t->dst.offset,
+                                                                  t->src.in->of_vendor, t->src.offset, t->size);
     pthread_mutex_unlock(&d->lock);
     return status;
 }
@@ -396,7 +396,8 @@ event_sync(openreg_instance instance, int32_t dev, openreg_driver_event event)
 }
 
 static openreg_status
-event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end, int64_t *out)
+event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_event start, openreg_driver_event end,
+              int64_t *out)
 {
     (void)dev;
     return openreg_soft_event_elapsed(&instance->streams, (openreg_soft_event *)start, (openreg_soft_event *)end, out);
@@ -425,8 +426,8 @@ host_func(openreg_instance instance, int32_t dev, openreg_driver_stream stream, 
     if (call == NULL)
         return no_memory(instance, dev, sizeof *call);
     *call = (host_call){function, argument};
-    const openreg_status status =
-        openreg_soft_push(&instance->streams, stream_of(instance, dev, stream), run_host_call, call);
+    const openreg_status status = openreg_soft_push(&instance->streams, stream_of(instance, dev, stream), run_host_call,
+                                                    call);
     if (status != OPENREG_OK)
         free(call);
     return status;

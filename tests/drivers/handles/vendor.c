@@ -197,8 +197,8 @@ handles_write(handles_device *device, handles_buffer *buffer, uint64_t offset, c
 }
 
 int
-handles_copy(handles_device *device, handles_buffer *dst, uint64_t dst_offset, handles_buffer *src,
-             uint64_t src_offset, uint64_t size)
+handles_copy(handles_device *device, handles_buffer *dst, uint64_t dst_offset, handles_buffer *src, uint64_t src_offset,
+             uint64_t size)
 {
     return queue(device,
                  &(command){.dst = dst, .dst_offset = dst_offset, .src = src, .src_offset = src_offset, .size = size},
@@ -208,8 +208,8 @@ handles_copy(handles_device *device, handles_buffer *dst, uint64_t dst_offset, h
 int
 handles_fill(handles_device *device, handles_buffer *buffer, uint64_t offset, uint32_t word, uint64_t size)
 {
-    return queue(device,
-                 &(command){.dst = buffer, .dst_offset = offset, .size = size, .word = word, .is_fill = 1}, NULL);
+    return queue(device, &(command){.dst = buffer, .dst_offset = offset, .size = size, .word = word, .is_fill = 1},
+                 NULL);
 }
 
 int

@@ -122,7 +122,7 @@ TEST(CheckHandlesTest, Conforms) {
 }
 
 std::vector<std::string> drivers() {
-  std::vector<std::string> all = {"sim",   "toy_driver", "checked_full_toy", "checked_kernels", "handles_driver",
+  std::vector<std::string> all = {"sim",    "toy_driver", "checked_full_toy", "checked_kernels", "handles_driver",
                                   "mutants"};
 #ifdef OPENREG_TEST_CHECKED_GPUS
   for (const auto& vendor : words(OPENREG_TEST_CHECKED_GPUS)) all.push_back("checked_" + vendor);

@@ -99,7 +99,7 @@ TEST(WordCopiesTest, EveryOffsetAndSize) {
 
 TEST(WordCopiesTest, MovesOfEveryPairOfOffsets) {
   constexpr uint32_t kWord = 4;
-  constexpr size_t kRoom = 40000; // more than what goes through the host at a time
+  constexpr size_t kRoom = 40000;  // more than what goes through the host at a time
   for (uint64_t to = 0; to < kWord; ++to) {
     for (uint64_t from = 0; from < kWord; ++from) {
       for (const uint64_t size : {0u, 1u, 3u, 4u, 5u, 11u, 16384u, 39990u}) {
@@ -116,7 +116,7 @@ TEST(WordCopiesTest, MovesOfEveryPairOfOffsets) {
 
 // a failure of the vendor's is the result, and nothing is called after it
 TEST(WordCopiesTest, Failures) {
-  for (int calls = 0; calls < 5; ++calls) { // head: read, write; body: write; tail: read, write
+  for (int calls = 0; calls < 5; ++calls) {  // head: read, write; body: write; tail: read, write
     Buffers buffers{{numbers(64, 1), numbers(64, 2)}, 4, calls};
     const openreg_words words = words_of(buffers);
     const auto host = numbers(64, 3);
@@ -229,4 +229,4 @@ TEST(SoftwareStreamsTest, DestroyedStreams) {
   openreg_soft_streams_close(&set);
 }
 
-} // namespace
+}  // namespace
