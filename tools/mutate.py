@@ -9,7 +9,7 @@ is killed. A mutant that passes every test has survived: a test is missing, or t
     python tools/mutate.py --sample 200 --seed 3 runtime/src/memory
     python tools/mutate.py --kinds lock --sanitize thread   # whether the thread sanitizer sees a dropped lock
     python tools/mutate.py --only runtime/src/memory/copy.c:142:compare
-    python tools/mutate.py --check build/runtime/openreg-check --sample 0 tests/drivers/handles/driver.c
+    python tools/mutate.py --check build/runtime/openreg-check tests/drivers/handles runtime/include/openreg/word_copies.h
 
 With --check a driver is mutated, and openreg-check must find what was planted.
 
@@ -331,13 +331,13 @@ def judge(program: Runtime | Driver, mutant: Mutant, limit: float) -> Result:
     return Result(mutant, outcome, killer or "", time.monotonic() - began)
 
 
-def all_mutants(paths: Sequence[str]) -> list[Mutant]:
-    """Every mutant of the files that git knows under `paths`."""
+def all_mutants(paths: Sequence[str], suffixes: tuple[str, ...]) -> list[Mutant]:
+    """Every mutant of the files with these suffixes that git knows under `paths`."""
     archive = subprocess.run(["git", "archive", "HEAD", *paths], cwd=ROOT, check=True, capture_output=True).stdout
     mutants: list[Mutant] = []
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         for member in files:
-            content = files.extractfile(member) if member.name.endswith(".c") else None
+            content = files.extractfile(member) if member.name.endswith(suffixes) else None
             if content is not None:
                 mutants += c_mutants(member.name, content.read().decode())
     return mutants
@@ -379,7 +379,11 @@ def main() -> int:
     given = parser.parse_args()
 
     kinds = set(filter(None, given.kinds.split(",")))
-    mutants = [m for m in all_mutants(given.paths or USUAL_PATHS) if not kinds or m.kind in kinds]
+    mutants = [
+        m
+        for m in all_mutants(given.paths or USUAL_PATHS, (".c", ".h") if given.check else (".c",))
+        if not kinds or m.kind in kinds
+    ]
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
     possible = len(mutants)
     if given.only:
