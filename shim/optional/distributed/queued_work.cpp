@@ -52,7 +52,7 @@ class HostEnd {
   }
 
   // Whether it has come before the time was over.
-  bool wait_for(std::chrono::milliseconds timeout) {
+  bool wait_for(std::chrono::microseconds timeout) {
     std::unique_lock<std::mutex> guard(lock_);
     return changed_.wait_for(guard, timeout, [this] { return has_come_; });
   }
@@ -173,6 +173,9 @@ bool host_is_to_wait() {
 
 namespace {
 
+// A small collective is over in less time than it takes to make a stream wait for it, which costs two wake-ups of its thread.
+constexpr std::chrono::microseconds kBrief(100);
+
 // What is on streams: the end of the host's part, copies of results, and an event on each. Where results are in place there
 // is nothing to queue before a stream waits, which then waits for the host's part itself: one thread less in between.
 class StreamWork : public WorkOverHost {
@@ -184,6 +187,9 @@ class StreamWork : public WorkOverHost {
         const auto device = streams_[i].first;
         openreg_stream current = OPENREG_STREAM_DEFAULT;
         OPENREG_CHECK(openreg_current_stream(device, &current));
+        if (events_.empty()) {
+          (void)end_->wait_for(kBrief);
+        }
         const bool is_to_wait = end_->add_waiter(device, current);
         if (!events_.empty()) {
           events_[i].make_wait(device, current); // without the lock: on some drivers the host waits
