@@ -98,7 +98,7 @@ typedef struct check_counts {
     int files, threads;
     uint64_t heap;          /* bytes that malloc() has given out, 0 if that can't be told */
     uint64_t address_space; /* bytes */
-    uint64_t device;        /* free bytes of a device, where a check fills it in */
+    uint64_t device;        /* free bytes of all devices, where a check fills it in */
 } check_counts;
 
 check_counts check_count_now(void);

@@ -26,13 +26,16 @@ check_kernels(check_context *c)
 }
 
 void
-check_bench_set_up(check_bench *b, check_context *c)
+check_bench_set_up(check_bench *b, check_context *c, int32_t dev)
 {
     memset(b, 0, sizeof *b);
     b->c = c;
+    b->dev = dev;
+    if (c->table.device_bind != NULL)
+        MUST(c, device_bind, c->instance, 0);
     b->before = check_host_alloc(c, ROOM, false);
     for (int i = 0; i < CHECK_PLACES; ++i) {
-        b->places[i].memory = check_alloc(c, 0, ROOM);
+        b->places[i].memory = check_alloc(c, dev, ROOM);
         b->places[i].host = check_host_alloc(c, ROOM, false);
     }
 }
@@ -75,6 +78,7 @@ check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, s
     REQUIRE(t->used <= ROOM, "internal: a tensor of %zu bytes", t->used);
     t->tensor = (openreg_tensor){.data = t->memory + (size_t)offset * size,
                                  .device_type = OPENREG_TENSOR_DEVICE_TYPE,
+                                 .device_id = b->dev,
                                  .ndim = ndim,
                                  .dtype = dtype,
                                  .shape = ndim == 0 ? NULL : t->shape,
@@ -135,7 +139,7 @@ check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide)
         else if (!check_is_float(dtype) && small > -1 && small < 1)
             check_number_store(t->host + at, dtype, 7);
     }
-    check_write(b->c, 0, t->memory, t->host, t->used);
+    check_write(b->c, b->dev, t->memory, t->host, t->used);
 }
 
 void
@@ -144,7 +148,7 @@ check_bench_fill_mask(check_bench *b, int place)
     check_tensor *const t = &b->places[place];
     for (size_t at = 0; at < t->used; ++at)
         t->host[at] = (unsigned char)check_bench_below(b, 2);
-    check_write(b->c, 0, t->memory, t->host, t->used);
+    check_write(b->c, b->dev, t->memory, t->host, t->used);
 }
 
 double
@@ -163,7 +167,7 @@ check_bench_fill_special(check_bench *b, int place, bool is_positive)
         const double number = check_bench_special(b);
         check_number_store(t->host + at, t->tensor.dtype, is_positive ? fabs(number) : number);
     }
-    check_write(b->c, 0, t->memory, t->host, t->used);
+    check_write(b->c, b->dev, t->memory, t->host, t->used);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- calls */
@@ -175,10 +179,10 @@ lend(const openreg_kernel_call *call, uint64_t size)
     if (b->lent_count == CHECK_LENT)
         return NULL;
     const size_t bytes = size == 0 ? 1 : (size_t)size;
-    char *const block = check_alloc(b->c, 0, bytes);
+    char *const block = check_alloc(b->c, b->dev, bytes);
     unsigned char *const undefined = check_host_alloc(b->c, bytes, false); /* and no zeros */
     memset(undefined, CHECK_UNTOUCHED, bytes);
-    check_write(b->c, 0, block, undefined, bytes);
+    check_write(b->c, b->dev, block, undefined, bytes);
     check_host_free(b->c, undefined, false);
     check_begin_call(call->name); /* the kernel goes on */
     return b->lent[b->lent_count++] = block;
@@ -188,7 +192,7 @@ void
 check_bench_take_back(check_bench *b)
 {
     while (b->lent_count > 0)
-        check_free(b->c, 0, b->lent[--b->lent_count]);
+        check_free(b->c, b->dev, b->lent[--b->lent_count]);
 }
 
 openreg_status
@@ -204,6 +208,7 @@ check_bench_queue(check_bench *b, const openreg_value *arguments, uint64_t count
     const openreg_kernel_call call = {.struct_size = sizeof call,
                                       .kernel = b->kernel,
                                       .name = b->kernel->name,
+                                      .dev = b->dev,
                                       .stream = b->stream,
                                       .arguments = argument_list,
                                       .argument_count = (uint32_t)count,
@@ -227,11 +232,11 @@ check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count,
     check_tensor *const result = &b->places[CHECK_RESULT];
     const openreg_value results[1] = {{.kind = OPENREG_VALUE_TENSOR, .tensor = &result->tensor}};
     memset(b->before, CHECK_UNTOUCHED, result->used);
-    check_write(c, 0, result->memory, b->before, result->used);
+    check_write(c, b->dev, result->memory, b->before, result->used);
     const bool is_refused = check_bench_queue(b, arguments, count, names, results, 1) == OPENREG_E_UNSUPPORTED;
-    check_sync(c, 0, NULL);
+    check_sync(c, b->dev, b->stream);
     check_bench_take_back(b);
-    check_read(c, 0, result->host, result->memory, result->used);
+    check_read(c, b->dev, result->host, result->memory, result->used);
     REQUIRE(!is_refused || memcmp(result->host, b->before, result->used) == 0,
             "%s, %s: it refused, and has written to its result", b->kernel->name, b->text);
     b->served += !is_refused;

@@ -27,6 +27,7 @@ typedef struct check_tensor {
 
 typedef struct check_bench {
     check_context *c;
+    int32_t dev; /* of the memory and the calls */
     const openreg_kernel *kernel;
     openreg_dtype dtype;
     check_tensor places[CHECK_PLACES];
@@ -50,7 +51,9 @@ bool check_is_float(openreg_dtype dtype);
 const openreg_kernels *check_kernels(check_context *c);
 const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i);
 
-void check_bench_set_up(check_bench *b, check_context *c);
+/* On a device, by preference the last one: a kernel that runs on the first, or on that which the thread has bound, shows
+ * there. Binds the first one in this thread where the driver has the slot. */
+void check_bench_set_up(check_bench *b, check_context *c, int32_t dev);
 int64_t check_bench_below(check_bench *b, int64_t limit); /* uniform */
 /* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. */
 void check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind,

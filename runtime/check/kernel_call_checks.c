@@ -21,7 +21,7 @@ once(check_context *c, int i)
 {
     (void)check_layer_repeat(&layer);
     if (i % 16 == 0)
-        check_sync(c, 0, NULL);
+        check_sync(c, layer.b.dev, NULL);
 }
 
 /* One call each that the kernel serves, again and again. */
@@ -31,7 +31,7 @@ kernels_leave_nothing(check_context *c)
     const openreg_kernels *const kernels = check_kernels(c);
     char what[100];
     int counted = 0;
-    check_layer_set_up(&layer, c);
+    check_layer_set_up(&layer, c, c->devices - 1);
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         const check_layer_operator *const op = check_layer_find(kernel->name);
@@ -44,7 +44,7 @@ kernels_leave_nothing(check_context *c)
             continue;
         (void)snprintf(what, sizeof what, "a call of %s", kernel->name);
         check_slope(c, 120, 12, once, what);
-        check_sync(c, 0, NULL);
+        check_sync(c, layer.b.dev, NULL);
         ++counted;
     }
     if (counted == 0)
@@ -69,7 +69,7 @@ call_all(void *argument)
     check_layer *const l = malloc(sizeof *l);
     const openreg_kernels *const kernels = check_kernels(&self->c);
     const double end = check_now() + 0.5 + self->c.target->seconds;
-    check_layer_set_up(l, &self->c);
+    check_layer_set_up(l, &self->c, self->c.devices - 1);
     for (uint64_t i = 0; i < 4 || (i < 100 * kernels->count && check_now() < end); ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, (self->first + i) % kernels->count);
         const check_layer_operator *const op = find_compared(kernel->name);
@@ -112,8 +112,8 @@ streams_call_at_once(check_context *c)
     const openreg_kernels *const kernels = check_kernels(c);
     int made = 0;
     for (int i = 0; i < 2; ++i) {
-        check_layer_set_up(&both[i], c);
-        both[i].b.stream = check_stream(c, 0);
+        check_layer_set_up(&both[i], c, c->devices - 1);
+        both[i].b.stream = check_stream(c, c->devices - 1);
     }
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
@@ -156,7 +156,7 @@ unknown_types_are_refused(check_context *c)
 {
     const openreg_kernels *const kernels = check_kernels(c);
     int tried = 0;
-    check_layer_set_up(&layer, c);
+    check_layer_set_up(&layer, c, c->devices - 1);
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         const check_layer_operator *const op = check_layer_find(kernel->name);

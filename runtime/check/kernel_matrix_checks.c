@@ -85,7 +85,7 @@ products_of_any_shape(check_context *c)
 {
     static check_bench b;
     const openreg_kernels *const kernels = check_kernels(c);
-    check_bench_set_up(&b, c);
+    check_bench_set_up(&b, c, c->devices - 1);
     for (uint64_t i = 0; i < kernels->count; ++i) {
         b.kernel = check_kernel_at(kernels, i);
         const check_product *const op = check_product_find(b.kernel->name);
@@ -228,7 +228,7 @@ reductions_of_any_shape(check_context *c)
 {
     static check_bench b;
     const openreg_kernels *const kernels = check_kernels(c);
-    check_bench_set_up(&b, c);
+    check_bench_set_up(&b, c, c->devices - 1);
     for (uint64_t i = 0; i < kernels->count; ++i) {
         b.kernel = check_kernel_at(kernels, i);
         const check_reduction *const op = check_reduction_find(b.kernel->name);

@@ -204,10 +204,10 @@ check_layer_result_is(check_layer *l, int place)
 /* --------------------------------------------------------------------------------------------------------------- calls */
 
 void
-check_layer_set_up(check_layer *l, check_context *c)
+check_layer_set_up(check_layer *l, check_context *c, int32_t dev)
 {
     memset(l, 0, sizeof *l);
-    check_bench_set_up(&l->b, c);
+    check_bench_set_up(&l->b, c, dev);
 }
 
 bool
@@ -242,7 +242,7 @@ check_layer_write(check_layer *l)
         memset(t->host, CHECK_UNTOUCHED, t->used);
         for (int64_t k = 0; l->values[i] != NULL && k < check_tensor_count(t); ++k)
             check_number_store(check_tensor_broadcast_at(t, t, k), t->tensor.dtype, l->values[i][k]);
-        check_write(l->b.c, 0, t->memory, t->host, t->used);
+        check_write(l->b.c, l->b.dev, t->memory, t->host, t->used);
     }
 }
 
@@ -264,7 +264,7 @@ compare_place(check_layer *l, int i, const char *what, bool is_refused)
     check_tensor *const t = &b->places[i];
     const int64_t count = check_tensor_count(t);
     memcpy(b->before, t->host, t->used);
-    check_read(b->c, 0, t->host, t->memory, t->used);
+    check_read(b->c, b->dev, t->host, t->memory, t->used);
     for (int64_t k = 0; l->wanted[i] != NULL && !is_refused && k < count; ++k) {
         unsigned char *const at = check_tensor_broadcast_at(t, t, k);
         const double seen = check_number_load(at, t->tensor.dtype);
@@ -284,7 +284,7 @@ check_layer_end(check_layer *l, openreg_status status)
 {
     check_bench *const b = &l->b;
     char what[40];
-    check_sync(b->c, 0, b->stream);
+    check_sync(b->c, b->dev, b->stream);
     check_bench_take_back(b);
     for (int i = 0; i < l->tensors; ++i) {
         (void)snprintf(what, sizeof what, "%s %d", i < l->inputs ? "tensor" : "result",
@@ -308,7 +308,7 @@ check_layer_try(check_layer *l)
 {
     check_layer_write(l);
     const openreg_status status = check_layer_repeat(l);
-    check_sync(l->b.c, 0, l->b.stream);
+    check_sync(l->b.c, l->b.dev, l->b.stream);
     return status == OPENREG_OK;
 }
 
@@ -326,7 +326,7 @@ check_layer_run(check_context *c, const check_layer_operator *operators, size_t 
 {
     static check_layer l;
     const openreg_kernels *const kernels = check_kernels(c);
-    check_layer_set_up(&l, c);
+    check_layer_set_up(&l, c, c->devices - 1);
     for (uint64_t i = 0; i < kernels->count; ++i)
         for (size_t k = 0; k < count; ++k) {
             if (strcmp(check_kernel_at(kernels, i)->name, operators[k].name) != 0)

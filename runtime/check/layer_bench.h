@@ -76,7 +76,7 @@ extern const check_layer_operator check_row_layers[], check_window_layers[], che
 extern const size_t check_row_layer_count, check_window_layer_count, check_move_layer_count;
 
 /* A call of any operator that the references have can be made again and again. */
-void check_layer_set_up(check_layer *l, check_context *c);
+void check_layer_set_up(check_layer *l, check_context *c, int32_t dev);
 bool check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype,
                        const check_layer_operator *op);
 /* False if the kernel refuses it. */

@@ -122,10 +122,17 @@ begin(openreg_instance instance, const openreg_kernel_call *call)
     return IS(kernel_stream) ? OPENREG_OK : mutant_base->stream_sync(instance, call->dev, call->stream);
 }
 
+/* Launched on a device where the call's memory isn't. */
+static bool
+is_elsewhere(const openreg_kernel_call *call)
+{
+    return call->dev != (IS(kernel_bound_device) ? mutant_bound : IS(kernel_first_device) ? 0 : call->dev);
+}
+
 #define BEGIN(instance, call)                                                                                          \
     do {                                                                                                               \
         const openreg_status begin_status = begin((instance), (call));                                                 \
-        if (begin_status != OPENREG_OK)                                                                                \
+        if (begin_status != OPENREG_OK || is_elsewhere(call))                                                          \
             return begin_status;                                                                                       \
     } while (0)
 

@@ -292,6 +292,8 @@
     X(kernel_alpha, "kernel.values") \
     X(kernel_strides, "kernel.strides") \
     X(kernel_beside, "kernel.strides") \
+    X(kernel_bound_device, "kernel.values kernel.layers") \
+    X(kernel_first_device, "kernel.values kernel.products") \
     X(kernel_clears, "kernel.in_place") \
     X(kernel_types, "kernel.refusals") \
     X(kernel_refuses_late, "kernel.refusals") \
