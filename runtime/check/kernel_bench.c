@@ -8,7 +8,8 @@
 
 #include "fixtures.h"
 
-#define ROOM ((size_t)256 << 10) /* bytes of a place */
+#define ROOM ((size_t)1 << 20) /* bytes of a place */
+#define LONG_SHAPE 2048        /* elements of a shape with a long dimension */
 
 const openreg_dtype check_dtypes[CHECK_DTYPES] = {
     {OPENREG_DTYPE_FLOAT, 32, 1}, {OPENREG_DTYPE_INT, 64, 1}, {OPENREG_DTYPE_FLOAT, 64, 1}, {OPENREG_DTYPE_INT, 32, 1}};
@@ -48,7 +49,28 @@ check_bench_below(check_bench *b, int64_t limit)
 
 /* ----------------------------------------------------------------------------------------------------------- tensors */
 
-/* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. */
+int64_t
+check_bench_shape(check_bench *b, int32_t ndim, int64_t most, int64_t *shape)
+{
+    const int64_t longest = ndim > 0 ? b->longest : 0, room = longest > 0 ? LONG_SHAPE / longest : INT64_MAX;
+    const int32_t at = longest > 0 ? (int32_t)check_bench_below(b, ndim) : -1;
+    int64_t others = 1;
+    for (int32_t d = 0; d < ndim; ++d) {
+        const int64_t size = 1 + check_bench_below(b, most);
+        shape[d] = d == at ? longest : others * size <= room ? size : 1;
+        others *= d == at ? 1 : shape[d];
+    }
+    b->longest = ndim > 0 ? 0 : b->longest;
+    return others * (longest > 0 ? longest : 1);
+}
+
+void
+check_bench_lengthen(check_bench *b, int round)
+{
+    static const int64_t lengths[] = {1025, 257, 65, 33, 9};
+    b->longest = round % 3 == 2 ? lengths[(size_t)round / 3 % (sizeof lengths / sizeof lengths[0])] : 0;
+}
+
 void
 check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind, openreg_dtype dtype)
 {
@@ -75,6 +97,10 @@ check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, s
     const int64_t offset = kind == CONTIGUOUS ? 0 : check_bench_below(b, 6);
     const size_t size = dtype.bits / 8;
     t->used = (size_t)(offset + last + 1 + 8) * size;
+    if (t->used > ROOM && kind != CONTIGUOUS) {
+        check_bench_lay(b, place, ndim, shape, CONTIGUOUS, dtype);
+        return;
+    }
     REQUIRE(t->used <= ROOM, "internal: a tensor of %zu bytes", t->used);
     t->tensor = (openreg_tensor){.data = t->memory + (size_t)offset * size,
                                  .device_type = OPENREG_TENSOR_DEVICE_TYPE,

@@ -34,6 +34,7 @@ typedef struct check_bench {
     unsigned char *before;
     openreg_driver_stream stream; /* of the calls; NULL: the default one */
     char text[240];               /* of the call, for messages */
+    int64_t longest;              /* of one dimension of the next shape; 0: none */
     bool is_special;              /* kernels may take numbers below the normal ones for 0 */
     int served, refused;
     int served_before;      /* of the kernels before this one */
@@ -55,7 +56,12 @@ const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i
  * there. Binds the first one in this thread where the driver has the slot. */
 void check_bench_set_up(check_bench *b, check_context *c, int32_t dev);
 int64_t check_bench_below(check_bench *b, int64_t limit); /* uniform */
-/* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. */
+/* Random sizes up to `most`, and one of b->longest, which is then 0; returns the number of elements. */
+int64_t check_bench_shape(check_bench *b, int32_t ndim, int64_t most, int64_t *shape);
+/* Sets b->longest for some of the rounds of a check: sizes beyond a vector, a subgroup and one or several work groups. */
+void check_bench_lengthen(check_bench *b, int round);
+/* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. A tensor that a place has
+ * no room for otherwise is contiguous. */
 void check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind,
                      openreg_dtype dtype);
 /* The least or the greatest number of an integer type of less than 64 bits, or of int64. */

@@ -21,18 +21,18 @@ pick_bias(check_bench *b, int32_t ndim, const int64_t *out, int64_t *shape)
 }
 
 /* mm(self, mat2), bmm(self, mat2), addmm(self, mat1, mat2, *, beta=1, alpha=1), baddbmm(self, batch1, batch2, *, beta=1,
- * alpha=1); inner sizes from 0, and now and then matrices that a vendor's library is asked for. */
+ * alpha=1); sizes from those of `least`. */
 static void
-try_product(check_bench *b, const check_product *op, bool is_large)
+try_product(check_bench *b, const check_product *op, const int64_t *least, bool is_large)
 {
     static const char *const plain_names[] = {"self", "mat2"},
                              *const bias_names[] = {"self", "mat1", "mat2", "beta", "alpha"},
                              *const batch_names[] = {"self", "batch1", "batch2", "beta", "alpha"};
     static const double factors[] = {1, 2, 0, -3};
     const bool has_bias = op->has_bias;
-    const int64_t least = is_large ? 64 : 1, batch = op->is_batched ? 1 + check_bench_below(b, 3) : 1,
-                  rows = least + check_bench_below(b, 6), columns = least + check_bench_below(b, 6),
-                  inner = is_large ? least + check_bench_below(b, 6) : check_bench_below(b, 6);
+    const int64_t batch = op->is_batched ? 1 + check_bench_below(b, is_large ? 2 : 3) : 1,
+                  rows = least[0] + check_bench_below(b, 6), columns = least[1] + check_bench_below(b, 6),
+                  inner = least[2] + check_bench_below(b, 6);
     const int64_t left[] = {batch, rows, inner}, right[] = {batch, inner, columns}, out[] = {batch, rows, columns};
     const int first = op->is_batched ? 0 : 1, of_left = has_bias ? 1 : 0, of_right = of_left + 1;
     const double beta = has_bias ? factors[check_bench_below(b, 4)] : 0,
@@ -83,6 +83,8 @@ try_product(check_bench *b, const check_product *op, bool is_large)
 static void
 products_of_any_shape(check_context *c)
 {
+    /* Rows, columns, inner: of some elements; those that a vendor's library is called for; beyond one work group. */
+    static const int64_t least[][3] = {{1, 1, 0}, {64, 64, 64}, {200, 300, 100}, {30, 40, 300}};
     static check_bench b;
     const openreg_kernels *const kernels = check_kernels(c);
     check_bench_set_up(&b, c, c->devices - 1);
@@ -92,7 +94,9 @@ products_of_any_shape(check_context *c)
         for (size_t k = 0; op != NULL && k < CHECK_DTYPES; ++k) {
             b.dtype = check_dtypes[k];
             for (int round = 0; round < 60; ++round)
-                try_product(&b, op, k == 0 && round % 15 == 14);
+                try_product(&b, op, least[0], false);
+            for (int large = 1; large < 4 && check_is_float(b.dtype); ++large)
+                try_product(&b, op, least[large], true);
         }
         if (op != NULL)
             check_bench_require_served(&b);
@@ -167,8 +171,7 @@ try_reduction(check_bench *b, const check_reduction *op)
     const bool keeps = !is_all && check_bench_below(b, 2) == 0;
     int32_t kept = 0;
     check_bench_names(op->names, buffer, names);
-    for (int32_t d = 0; d < ndim; ++d)
-        shape[d] = 1 + check_bench_below(b, 4);
+    (void)check_bench_shape(b, ndim, 4, shape);
     const int64_t only = has_one ? check_bench_below(b, ndim + 1) : -1; /* ndim: None, all */
     for (int32_t d = 0; d < ndim; ++d)
         if (is_all || only == ndim) {
@@ -235,8 +238,11 @@ reductions_of_any_shape(check_context *c)
         for (size_t k = 0; op != NULL && k < 3; ++k) { /* a sum of int32 is an int64 */
             b.dtype = check_dtypes[k];
             for (int round = 0;
-                 (check_is_float(b.dtype) || (op->kind != CHECK_MEAN && op->kind != CHECK_NORM)) && round < 40; ++round)
+                 (check_is_float(b.dtype) || (op->kind != CHECK_MEAN && op->kind != CHECK_NORM)) && round < 40;
+                 ++round) {
+                check_bench_lengthen(&b, round);
                 try_reduction(&b, op);
+            }
         }
         if (op != NULL)
             check_bench_require_served(&b);
@@ -246,8 +252,9 @@ reductions_of_any_shape(check_context *c)
 
 static const check_case cases[] = {
     {"kernel.products", "extension", CHECK_KERNELS,
-     "kernels.h: matrix products with any strides, an inner size of 0, factors, and every shape of the added argument "
-     "that broadcasts.",
+     "kernels.h: matrix products of any sizes, also beyond one work group, with any strides, an inner size of 0, "
+     "factors, "
+     "and every shape of the added argument that broadcasts.",
      "The added one may be (n), (1, n), (m, 1), (1, 1), (1) or without dimensions.", products_of_any_shape},
     {"kernel.reductions", "extension", CHECK_KERNELS,
      "kernels.h: reductions over any dimensions, negative ones too, of tensors with any strides.",

@@ -10,7 +10,7 @@
 #include "fixtures.h"
 
 #define ROUNDS 24
-#define FAR 1e-4 /* of float32: sums of some hundred products */
+#define FAR 1e-4 /* of float32: sums of 64 products */
 
 int64_t
 check_layer_between(check_layer *l, int64_t least, int64_t most)
@@ -27,10 +27,7 @@ check_layer_toss(check_layer *l)
 int64_t
 check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape)
 {
-    int64_t count = 1;
-    for (int32_t d = 0; d < ndim; ++d)
-        count *= shape[d] = check_layer_between(l, 1, most);
-    return count;
+    return check_bench_shape(&l->b, ndim, most, shape);
 }
 
 double
@@ -222,6 +219,7 @@ check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dt
     l->b.dtype = l->dtype = dtype;
     l->argument_count = l->result_count = 0;
     l->tensors = l->inputs = 0;
+    l->terms = 0;
     l->more[0] = '\0';
     l->has_strides = l->layout == CHECK_MIXED && check_bench_below(&l->b, 3) == 0;
     op->build(l);
@@ -248,12 +246,13 @@ check_layer_write(check_layer *l)
 
 /* Layers add up much; elements and products of a few small numbers are as near as they are in other checks. */
 static bool
-is_close(const char *kernel, double seen, double wanted, openreg_dtype dtype)
+is_close(const check_layer *l, double seen, double wanted, openreg_dtype dtype)
 {
+    const char *const kernel = l->b.kernel->name;
     if (!check_is_float(dtype) || isnan(wanted) || isinf(wanted) || check_elementwise_find(kernel) != NULL ||
         check_product_find(kernel) != NULL)
         return check_is_close(seen, wanted, dtype);
-    return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1);
+    return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1 + l->terms / 64);
 }
 
 /* Compares a place with what is wanted there, if anything, and all bytes beside with those before. */
@@ -268,9 +267,8 @@ compare_place(check_layer *l, int i, const char *what, bool is_refused)
     for (int64_t k = 0; l->wanted[i] != NULL && !is_refused && k < count; ++k) {
         unsigned char *const at = check_tensor_broadcast_at(t, t, k);
         const double seen = check_number_load(at, t->tensor.dtype);
-        REQUIRE(is_close(b->kernel->name, seen, l->wanted[i][k], t->tensor.dtype),
-                "%s, %s: element %lld of %s is %g, not %g", b->kernel->name, b->text, (long long)k, what, seen,
-                l->wanted[i][k]);
+        REQUIRE(is_close(l, seen, l->wanted[i][k], t->tensor.dtype), "%s, %s: element %lld of %s is %g, not %g",
+                b->kernel->name, b->text, (long long)k, what, seen, l->wanted[i][k]);
         memcpy(at, b->before + (at - t->host), t->tensor.dtype.bits / 8);
     }
     const bool is_same = memcmp(b->before, t->host, t->used) == 0;
@@ -331,10 +329,12 @@ check_layer_run(check_context *c, const check_layer_operator *operators, size_t 
         for (size_t k = 0; k < count; ++k) {
             if (strcmp(check_kernel_at(kernels, i)->name, operators[k].name) != 0)
                 continue;
-            for (int round = 0; round < ROUNDS; ++round)
+            for (int round = 0; round < ROUNDS; ++round) {
+                check_bench_lengthen(&l.b, round);
                 if (check_layer_begin(&l, check_kernel_at(kernels, i), check_dtypes[round % 4 == 3 ? 2 : 0],
                                       &operators[k]))
                     (void)check_layer_call(&l);
+            }
             check_bench_require_served(&l.b);
         }
     check_bench_skip_unknown(&l.b);

@@ -28,6 +28,7 @@ typedef struct check_layer {
     int64_t integers[CHECK_LAYER_VALUES][CHECK_DIMS];
     const openreg_tensor *list[CHECK_LAYER_LIST];
     enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED } layout; /* of all calls; STRIDED: the results' too */
+    double terms;               /* that a number of the results is the sum of, where they are many */
     bool has_strides;           /* some of the arguments lie with gaps or in another order */
     char more[120], buffer[64]; /* numbers of the call, for messages; the builder's, for names */
 } check_layer;
@@ -62,7 +63,7 @@ void check_layer_result_is(check_layer *l, int place);
 /* Uniform from `least` to `most`. */
 int64_t check_layer_between(check_layer *l, int64_t least, int64_t most);
 bool check_layer_toss(check_layer *l);
-/* Sizes up to `most`; the number of elements. */
+/* check_bench_shape() */
 int64_t check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape);
 /* As a number of the call's type has it. */
 double check_layer_rounded(const check_layer *l, double number);

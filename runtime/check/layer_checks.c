@@ -39,9 +39,12 @@ exponentials(const rows *r, const double *x, double *y, bool is_log)
 }
 
 static int64_t
-pick_dim(check_layer *l, int32_t ndim)
+pick_dim(check_layer *l, int32_t ndim, const int64_t *shape)
 {
-    return check_layer_between(l, 0, ndim - 1) - (check_layer_toss(l) ? ndim : 0);
+    int64_t dim = check_layer_between(l, 0, ndim - 1);
+    for (int32_t d = 0; d < ndim; ++d)
+        dim = shape[d] > 6 && check_layer_between(l, 0, 3) > 0 ? d : dim; /* a long one, by preference */
+    return dim - (check_layer_toss(l) ? ndim : 0);
 }
 
 static void
@@ -51,7 +54,7 @@ forward_softmax(check_layer *l, bool is_log)
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
     (void)check_layer_shape(l, ndim, 6, shape);
     const double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);
-    const int64_t dim = pick_dim(l, ndim);
+    const int64_t dim = pick_dim(l, ndim, shape);
     const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
     check_layer_int(l, "dim", dim);
     check_layer_bool(l, "half_to_float", false);
@@ -75,7 +78,7 @@ softmax_gradient(check_layer *l, bool is_log)
 {
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    const int64_t count = check_layer_shape(l, ndim, 6, shape), dim = pick_dim(l, ndim);
+    const int64_t count = check_layer_shape(l, ndim, 6, shape), dim = pick_dim(l, ndim, shape);
     const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, ndim, shape);
     double *const y = check_layer_tensor(l, "output", l->dtype, ndim, shape), *const x = malloc(sizeof(double) *
@@ -244,6 +247,7 @@ layer_norm_backward(check_layer *l)
     double *const of_input = maybe_result(l, mask[0], ndim, shape),
                   *const of_weight = maybe_result(l, mask[1], last, inner),
                   *const of_bias = maybe_result(l, mask[2], last, inner);
+    l->terms = (double)r.size;
     for (int64_t row = 0; row < r.size; ++row) {
         const moments m = {mean[row], scale[row], 0};
         if (of_input != NULL)
@@ -345,6 +349,7 @@ batch_norm_backward(check_layer *l)
     double *const of_input = maybe_result(l, mask[0], ndim, shape),
                   *const of_weight = maybe_result(l, mask[1], 1, &r.size),
                   *const of_bias = maybe_result(l, mask[2], 1, &r.size);
+    l->terms = (double)(r.outer * r.inner);
     for (int64_t channel = 0; channel < r.size; ++channel) {
         moments m = {mean[channel], 1 / sqrt(variance[channel] + eps), 0};
         if (is_training) {
@@ -384,7 +389,9 @@ pick_classes(check_layer *l, const char *name, int64_t count, int64_t classes, i
 static void
 nll_loss(check_layer *l)
 {
-    const int64_t shape[] = {check_layer_between(l, 1, 7), check_layer_between(l, 2, 6)};
+    int64_t shape[2];
+    (void)check_layer_shape(l, 2, 6, shape);
+    shape[1] += shape[1] == 1; /* of classes there are two */
     const int64_t reduction = check_layer_between(l, 0, 2), ignored = check_layer_toss(l) ? -100 : 1;
     const double *const x = check_layer_tensor(l, "self", l->dtype, 2, shape);
     const double *const at = pick_classes(l, "target", shape[0], shape[1], ignored);
@@ -412,7 +419,9 @@ nll_loss(check_layer *l)
 static void
 nll_loss_backward(check_layer *l)
 {
-    const int64_t shape[] = {check_layer_between(l, 1, 7), check_layer_between(l, 2, 6)};
+    int64_t shape[2];
+    (void)check_layer_shape(l, 2, 6, shape);
+    shape[1] += shape[1] == 1; /* of classes there are two */
     const int64_t reduction = check_layer_between(l, 0, 2), ignored = check_layer_toss(l) ? -100 : 1;
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, reduction == 0, shape);
     (void)check_layer_tensor(l, "self", l->dtype, 2, shape);
@@ -434,6 +443,21 @@ nll_loss_backward(check_layer *l)
 
 /* ---------------------------------------------------------------------------------------------------------- embeddings */
 
+/* Sizes of the table and of its indices, of which there are so many; one of the two may have a long dimension. */
+static int64_t
+pick_table(check_layer *l, int64_t *table, int32_t *ndim, int64_t *shape)
+{
+    const bool is_table = check_layer_toss(l);
+    *ndim = (int32_t)check_layer_between(l, 0, 3);
+    if (is_table)
+        (void)check_layer_shape(l, 2, 7, table);
+    const int64_t count = check_layer_shape(l, *ndim, 4, shape);
+    l->b.longest = 0;
+    if (!is_table)
+        (void)check_layer_shape(l, 2, 7, table);
+    return count;
+}
+
 static double *
 pick_rows(check_layer *l, int32_t ndim, const int64_t *shape, int64_t count, int64_t most)
 {
@@ -447,10 +471,9 @@ pick_rows(check_layer *l, int32_t ndim, const int64_t *shape, int64_t count, int
 static void
 embedding(check_layer *l)
 {
-    int64_t shape[4];
-    const int64_t table[] = {check_layer_between(l, 1, 9), check_layer_between(l, 1, 7)};
-    const int32_t ndim = (int32_t)check_layer_between(l, 0, 3);
-    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    int64_t shape[4], table[2];
+    int32_t ndim;
+    const int64_t count = pick_table(l, table, &ndim, shape);
     const double *const weight = check_layer_tensor(l, "weight", l->dtype, 2, table);
     const double *const at = pick_rows(l, ndim, shape, count, table[0]);
     check_layer_int(l, "padding_idx", check_layer_between(l, -1, table[0] - 1));
@@ -465,11 +488,9 @@ embedding(check_layer *l)
 static void
 embedding_backward(check_layer *l)
 {
-    int64_t shape[4];
-    const int64_t table[] = {check_layer_between(l, 1, 6), check_layer_between(l, 1, 7)};
-    const int64_t padding = check_layer_between(l, -1, table[0] - 1);
-    const int32_t ndim = (int32_t)check_layer_between(l, 0, 3);
-    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    int64_t shape[4], table[2];
+    int32_t ndim;
+    const int64_t count = pick_table(l, table, &ndim, shape), padding = check_layer_between(l, -1, table[0] - 1);
     const bool is_scaled = check_layer_between(l, 0, 3) == 0;
     shape[ndim] = table[1];
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, ndim + 1, shape);
@@ -477,7 +498,7 @@ embedding_backward(check_layer *l)
     check_layer_int(l, "num_weights", table[0]);
     check_layer_int(l, "padding_idx", padding);
     check_layer_bool(l, "scale_grad_by_freq", is_scaled);
-    double *const out = check_layer_result(l, l->dtype, 2, table), uses[6] = {0};
+    double *const out = check_layer_result(l, l->dtype, 2, table), uses[1100] = {0};
     for (int64_t i = 0; i < count; ++i)
         ++uses[(int64_t)at[i]];
     for (int64_t i = 0; i < count * table[1]; ++i) {

@@ -39,7 +39,7 @@ join(check_layer *l, bool is_stack)
     for (int t = 0; t < count; ++t) {
         memcpy(own, shape, sizeof own);
         if (!is_stack)
-            own[dim] = check_layer_between(l, count > 1 ? 0 : 1, 4);
+            own[dim] = check_layer_between(l, count > 1 ? 0 : 1, shape[dim] > 4 ? shape[dim] : 4);
         parts[t] = check_layer_tensor(l, NULL, l->dtype, ndim, own);
         total += sizes[t] = is_stack ? 1 : own[dim];
     }

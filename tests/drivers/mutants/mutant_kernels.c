@@ -224,10 +224,10 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
         double sum = 0;
         if (IS(kernel_workspace) && i == 0)
             memcpy(&sum, host, sizeof sum);
-        for (int64_t k = 0; k < inner; ++k) {
+        for (int64_t k = 0; k < (IS(kernel_mm_256) && inner > 256 ? 256 : inner); ++k) {
             const int64_t at = IS(kernel_mm_transposed) ? k * columns + i % columns
                                                         : k * right->strides[0] + i % columns * right->strides[1];
-            sum += load(instance, call->arguments[0], i / columns * inner + k) *
+            sum += load(instance, call->arguments[0], i / columns % (IS(kernel_mm_tile) ? 128 : rows) * inner + k) *
                    load_from(at_offset(instance, right, at), right->dtype);
             memcpy(host, &sum, sizeof sum);
         }
@@ -296,17 +296,21 @@ kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
     for (int64_t i = 0; i < count; ++i)
         store(instance, result, i, 0);
     for (int64_t i = 0; i < openreg_element_count(self); ++i) {
+        bool is_lost = false; /* beyond one work group */
         int64_t rest = i, size = 1, to = 0;
         for (int32_t d = self->ndim - 1; d >= 0; --d) {
             const int64_t at = rest % self->shape[d];
             rest /= self->shape[d];
-            if (is_summed[d])
+            if (is_summed[d]) {
+                is_lost = is_lost || (IS(kernel_sum_256) && at >= 256);
                 continue;
+            }
             to += at * size;
             size *= self->shape[d];
         }
         to %= count; /* more than there are, where a dimension was left out */
-        store(instance, result, to, load(instance, call->results[0], to) + load(instance, call->arguments[0], i));
+        if (!is_lost)
+            store(instance, result, to, load(instance, call->results[0], to) + load(instance, call->arguments[0], i));
     }
     return OPENREG_OK;
 }
@@ -331,7 +335,8 @@ kernel_cat(openreg_instance instance, const openreg_kernel_call *call)
     for (uint64_t t = 0; t < parts->count; ++t) {
         const openreg_value part = {.kind = OPENREG_VALUE_TENSOR, .tensor = parts->tensors[t]};
         const int64_t size = part.tensor->shape[along];
-        for (int64_t i = 0; i < openreg_element_count(part.tensor); ++i) {
+        for (int64_t i = 0;
+             i < openreg_element_count(part.tensor) && !(IS(kernel_cat_64) && i >= 64 * inner && size > 64); ++i) {
             const int64_t row = i / (inner * size), at = i / inner % size + before;
             store(instance, result, (row * result->shape[along] + at) * inner + i % inner, load(instance, &part, i));
         }
@@ -419,7 +424,7 @@ kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
         double sum = 0, top = -INFINITY;
         for (int64_t k = 0; k < size; ++k)
             top = fmax(top, load(instance, call->arguments[0], first + k * inner));
-        for (int64_t k = 0; k < size; ++k)
+        for (int64_t k = 0; k < (IS(kernel_softmax_8) && size > 8 ? 8 : size); ++k)
             sum += exp(load(instance, call->arguments[0], first + k * inner) - top);
         store(instance, result, i,
               exp(load(instance, call->arguments[0], i) - top) / (IS(kernel_softmax_over) ? 1 : sum));

@@ -310,21 +310,26 @@
     X(kernel_nothing, "kernel.shapes") \
     X(kernel_nan, "kernel.special") \
     X(kernel_inner_zero, "kernel.products") \
+    X(kernel_mm_256, "kernel.products") \
+    X(kernel_mm_tile, "kernel.products") \
     X(kernel_bias_row, "kernel.products") \
     X(kernel_bias_number, "kernel.products") \
     X(kernel_beta, "kernel.products") \
     X(kernel_sum_one_dim, "kernel.reductions") \
+    X(kernel_sum_256, "kernel.reductions") \
     X(kernel_many, "kernel.large") \
     X(kernel_gradient, "kernel.shapes") \
     X(kernel_unused, "kernel.shapes") \
     X(kernel_softmax_last, "kernel.layers") \
     X(kernel_softmax_over, "kernel.layers") \
+    X(kernel_softmax_8, "kernel.layers") \
     X(kernel_softmax_reads, "kernel.layers") \
     X(kernel_pool_padding, "kernel.windows") \
     X(kernel_pool_square, "kernel.windows") \
     X(kernel_pool_place, "kernel.windows") \
     X(kernel_cat_over, "kernel.moves") \
     X(kernel_cat_first, "kernel.moves") \
+    X(kernel_cat_64, "kernel.moves") \
     X(kernel_leaks, "kernel.leaks") \
     X(kernel_shared, "kernel.threads") \
     X(kernel_first_stream, "kernel.streams") \
