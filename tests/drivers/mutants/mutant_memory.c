@@ -404,6 +404,8 @@ spoil_copy(copy_call *c)
         (IS(pinned_to_leaks) && is_to && is_pinned) || (IS(pinned_from_leaks) && is_from && is_pinned) ||
         (IS(peer_leaks) && is_peer))
         mutant_leaked = malloc(40);
+    if (IS(from_odd_leaks) && is_from && (uintptr_t)c->src % 2 != 0)
+        mutant_leaked = malloc(200);
     if (IS(large_leaks) && is_to && c->size >= 65536) /* a staging buffer */
         mutant_leaked = malloc(c->size);
     const openreg_alloc_info info = openreg_alloc_bytes(c->size);
@@ -427,7 +429,9 @@ spoil_copy(copy_call *c)
     if (IS(byte_in_word) && is_to && c->size == 1)
         c->dst = (char *)((uintptr_t)c->dst & ~(uintptr_t)3);
     const ptrdiff_t distance = c->dst - c->src;
-    if ((IS(peer_nothing) && !is_to && !is_from && c->dst_dev != c->src_dev) ||
+    static int small;
+    if ((IS(small_rarely) && c->size < 4096 && ++small % 500 == 0) ||
+        (IS(peer_nothing) && !is_to && !is_from && c->dst_dev != c->src_dev) ||
         (IS(within_nothing) && distance > -6000 && distance < 6000) ||
         (IS(host_for_first) && is_to && c->dst_dev > 0 && is_pinned) || mutant_fork_broke)
         c->size = 0;

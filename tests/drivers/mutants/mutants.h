@@ -173,6 +173,8 @@
     X(copy_leaks, "leak.work") \
     X(to_leaks, "leak.copies") \
     X(from_leaks, "leak.copies") \
+    X(from_odd_leaks, "leak.copies") \
+    X(small_rarely, "leak.copies leak.peer_copies") \
     X(pinned_to_leaks, "leak.copies") \
     X(pinned_from_leaks, "leak.copies") \
     X(large_leaks, "leak.copies") \
@@ -183,6 +185,8 @@
     X(event_query_leaks, "leak.asks") \
     X(event_elapsed_leaks, "leak.asks") \
     X(host_func_leaks, "leak.host_funcs") \
+    X(func_rarely, "leak.host_funcs") \
+    X(func_twice_rarely, "leak.host_funcs") \
     X(refusal_leaks, "leak.refused") \
     X(host_refusal_leaks, "leak.refused") \
     X(elapsed_refusal_leaks, "leak.refused") \
