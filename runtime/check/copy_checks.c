@@ -123,6 +123,41 @@ on_a_device(check_context *c)
     }
 }
 
+/* The source is written late on a stream of its device, and copied behind that: on the same stream, on which it is
+ * overwritten then, or on one of the other device that waits for an event. */
+static void
+copy_behind_work(check_context *c, const place *from, const place *to, bool is_waiting)
+{
+    static unsigned char *bytes, *later, *seen;
+    if (bytes == NULL) {
+        bytes = check_host_alloc(c, ROOM, true);
+        later = check_host_alloc(c, ROOM, true);
+        seen = check_host_alloc(c, ROOM, true);
+        check_pattern(bytes, ROOM, 1);
+        memset(later, GUARD_BYTE, ROOM);
+    }
+    openreg_driver_stream const writer = check_stream(c, from->dev),
+                                reader = is_waiting ? check_stream(c, to->dev) : writer;
+    const int32_t dev = is_waiting ? to->dev : from->dev;
+    put(c, from, later);
+    put(c, to, later);
+    check_delay(c, from->dev, writer, 10);
+    MUST(c, copy, c->instance, from->dev, writer, from->memory, from->dev, bytes, -1, ROOM);
+    if (is_waiting) {
+        openreg_driver_event const event = check_event(c, from->dev, 0);
+        MUST(c, event_record, c->instance, from->dev, writer, event);
+        MUST(c, stream_wait, c->instance, dev, reader, event);
+    }
+    MUST(c, copy, c->instance, dev, reader, to->memory, to->dev, from->memory, from->dev, ROOM);
+    if (!is_waiting)
+        MUST(c, copy, c->instance, dev, reader, from->memory, from->dev, later, -1, ROOM);
+    check_sync(c, dev, reader);
+    get(c, to, seen);
+    check_is_pattern(seen, ROOM, 1,
+                     is_waiting ? "a copy between devices behind an event of the source's device"
+                                : "a copy between devices, between two writes on its stream");
+}
+
 /* On a stream of either device. */
 static void
 between_devices(check_context *c)
@@ -135,6 +170,9 @@ between_devices(check_context *c)
             copy_all(c, &from, &to, one, NULL);
             copy_all(c, &from, &to, other, NULL);
             copy_once(c, &from, &to, 4097, 1, 3, other, check_stream(c, other));
+            copy_behind_work(c, &from, &to, false);
+            if (c->table.event_create != NULL && c->table.stream_wait != NULL)
+                copy_behind_work(c, &from, &to, true);
         }
 }
 
@@ -326,9 +364,9 @@ static const check_case cases[] = {
     {"copy.on_device", "", 0, "copy() between two allocations of a device: all bytes, and none beside them.",
      "Offsets inside of an allocation are valid addresses.", on_a_device},
     {"copy.between_devices", "", CHECK_TWO_DEVICES,
-     "copy(): devices may differ (a peer copy), on a stream of either of them.",
+     "copy(): devices may differ (a peer copy), on a stream of either of them, in the order of that stream.",
      "Destination comes first, then its device; stage through the host where the vendor has no way between two "
-     "devices.",
+     "devices, on the stream and not in the call.",
      between_devices},
     {"copy.within", "", 0, "copy(): the ranges don't overlap; they may be parts of one allocation.",
      "A look-up by allocation has to keep both offsets apart.", within_an_allocation},

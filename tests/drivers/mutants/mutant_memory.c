@@ -476,6 +476,13 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
         mutant_leaked = malloc(40);
     spoil_copy(&call);
     mutant_note_work(stream);
+    if ((IS(peer_early) || (IS(peer_no_wait) && stream_dev == dst_dev)) && dst_dev >= 0 && src_dev >= 0 &&
+        dst_dev != src_dev) { /* in the call, beside the stream */
+        (void)mutant_base->stream_create(instance, stream_dev, 0, 0, &call.stream);
+        const openreg_status status = run_copy(&call);
+        (void)mutant_base->stream_destroy(instance, stream_dev, call.stream);
+        return status;
+    }
     if (IS(racy_copy) || IS(runtime_racy_copy))
         return copy_racily(&call);
     if (IS(reorders) && dst_dev >= 0 && src_dev >= 0 && ++copies % 7 == 0 && late.instance == NULL) {

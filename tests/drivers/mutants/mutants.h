@@ -99,6 +99,8 @@
     X(words_alone, "copy.on_device") \
     X(peer_swapped, "copy.between_devices") \
     X(peer_nothing, "copy.between_devices") \
+    X(peer_early, "copy.between_devices") \
+    X(peer_no_wait, "copy.between_devices") \
     X(within_nothing, "copy.within") \
     X(size_26_bits, "copy.large") \
     X(tail_to, "copy.tails") \
