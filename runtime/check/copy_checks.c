@@ -199,7 +199,7 @@ static void
 large_copy(check_context *c)
 {
     const uint64_t total = check_total_memory(c, 0);
-    const size_t size = (total != 0 && total < 8 * LARGE ? (size_t)total / 8 : LARGE) + 1;
+    const size_t size = (size_t)check_within(c, 0, (total != 0 && total < 8 * LARGE ? total / 8 : LARGE) + 1);
     unsigned char *const host = malloc(size);
     if (host == NULL)
         check_skip("no host memory of %zu bytes", size);
@@ -240,10 +240,10 @@ copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
         memset(blank, GUARD_BYTE, TAILS);
     }
     turn = (turn + 61) % TURNS;
-    const uint64_t total = check_total_memory(c, to_dev >= 0 ? to_dev : from_dev);
-    const size_t room = total != 0 && total / 8 < TAILS ? (size_t)(total / 8) : TAILS;
     const unsigned char *const bytes = pattern + turn;
     const int32_t dev = to_dev >= 0 ? to_dev : from_dev;
+    const uint64_t total = check_total_memory(c, dev);
+    const size_t room = (size_t)check_within(c, dev, total != 0 && total / 8 < TAILS ? total / 8 : TAILS);
     unsigned char *const from = from_dev < 0 ? check_host_alloc(c, room, pinned) : check_alloc(c, from_dev, room);
     unsigned char *const to = to_dev < 0 ? check_host_alloc(c, room, pinned) : check_alloc(c, to_dev, room);
     if (from_dev < 0)

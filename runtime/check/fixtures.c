@@ -149,6 +149,13 @@ check_total_memory(check_context *c, int32_t dev)
     return check_info(c, dev).total_bytes;
 }
 
+uint64_t
+check_within(check_context *c, int32_t dev, uint64_t bytes)
+{
+    const uint64_t most = check_info(c, dev).max_allocation;
+    return most != 0 && most < bytes ? most : bytes;
+}
+
 const void *
 check_extension(check_context *c, const char *name, uint32_t version, uint32_t size)
 {

@@ -33,6 +33,8 @@ void check_write(check_context *c, int32_t dev, void *to, const void *from, size
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 /* Bytes of the device, 0 if the driver does not say. */
 uint64_t check_total_memory(check_context *c, int32_t dev);
+/* So many bytes, or the device's max_allocation where that is less. */
+uint64_t check_within(check_context *c, int32_t dev, uint64_t bytes);
 /* Bytes of host memory that can still be written to, 0 if that can't be told. */
 uint64_t check_host_available(void);
 /* All zero without device_info(). */

@@ -25,6 +25,14 @@ fields_are_sound(check_context *c)
         REQUIRE(info.name[0] != '\0', "device %d has an empty name", dev);
         REQUIRE(info.multi_processor_count >= 0 && info.capability_major >= 0 && info.capability_minor >= 0,
                 "device %d has a negative number of processors or a negative capability", dev);
+        uint64_t unused = 0, total = 0;
+        if (info.max_allocation != 0 && info.max_allocation <= check_host_available() / 4 && c->table.mem_info != NULL)
+            MUST(c, mem_info, c->instance, dev, &unused, &total);
+        if (unused / 2 >= info.max_allocation && unused > 0) { /* small enough to try */
+            char *const memory = check_alloc(c, dev, info.max_allocation);
+            check_write(c, dev, memory + info.max_allocation - 1, "1", 1);
+            check_free(c, dev, memory);
+        }
     }
 }
 
@@ -83,7 +91,7 @@ free_is_below_total(check_context *c)
         REQUIRE(total > 0, "mem_info() said that device %d has no memory", dev);
         REQUIRE(unused <= total, "mem_info() said that %llu of %llu bytes of device %d are free",
                 (unsigned long long)unused, (unsigned long long)total, dev);
-        void *const memory = check_alloc(c, dev, total / 64 + 1);
+        void *const memory = check_alloc(c, dev, check_within(c, dev, total / 64 + 1));
         MUST(c, mem_info, c->instance, dev, &again, &same);
         REQUIRE(same == total, "the total bytes of device %d were %llu, and with memory in use %llu", dev,
                 (unsigned long long)total, (unsigned long long)same);
@@ -102,7 +110,7 @@ free_follows_use(check_context *c)
         bool is_seen = false;
         for (int i = 0; i < 5 && !is_seen; ++i) {
             MUST(c, mem_info, c->instance, dev, &before, &total);
-            size = before / 8;
+            size = check_within(c, dev, before / 8);
             void *const memory = check_alloc(c, dev, size);
             MUST(c, mem_info, c->instance, dev, &during, &total);
             check_free(c, dev, memory);
@@ -124,7 +132,7 @@ each_device_has_its_memory(check_context *c)
         bool is_apart = false;
         for (int i = 0; i < 5 && !is_apart; ++i) {
             MUST(c, mem_info, c->instance, 1 - dev, &before, &total);
-            size = before / 8;
+            size = check_within(c, dev, before / 8);
             void *const memory = check_alloc(c, dev, size);
             MUST(c, mem_info, c->instance, 1 - dev, &during, &total);
             check_free(c, dev, memory);
@@ -195,7 +203,7 @@ binding_changes_nothing(check_context *c)
             uint64_t before = 0, after = 0, total = 0;
             if (c->table.mem_info != NULL)
                 MUST(c, mem_info, c->instance, other, &before, &total);
-            void *const memory = check_alloc(c, other, before / 8 + 1);
+            void *const memory = check_alloc(c, other, check_within(c, other, before / 8 + 1));
             if (c->table.mem_info != NULL) {
                 MUST(c, mem_info, c->instance, other, &after, &total);
                 REQUIRE(after < before, "with device %d bound, memory of device %d did not come from that device", dev,
@@ -237,7 +245,8 @@ unknown_extensions_are_null(check_context *c)
 
 static const check_case cases[] = {
     {"info.fields", "device_info", 0,
-     "device_info(): min_alignment is 0 or a power of two, priority_high numerically least, the name NUL-terminated.",
+     "device_info(): min_alignment is 0 or a power of two, priority_high numerically least, the name NUL-terminated; "
+     "max_allocation can be allocated.",
      "Lesser numbers are more urgent, as in CUDA.", fields_are_sound},
     {"info.size", "device_info", 0, "A driver that fills in a structure writes no byte beyond its struct_size.",
      "Fill a structure of your own and copy the smaller of both sizes; struct_size stays.", structure_keeps_its_size},

@@ -52,22 +52,24 @@ use_memory(check_context *c, int i)
     check_free(c, 0, memory);
 }
 
-/* Four times the device's memory, a sixteenth at a time. */
+/* Four times the device's memory, at most a sixteenth at a time. */
 static void
 memory_does_not_run_out(check_context *c)
 {
     const uint64_t total = check_total_memory(c, 0);
     if (total == 0)
         check_skip("the driver does not say how much memory a device has");
+    const uint64_t size = check_within(c, 0, total / 16);
+    const int rounds = total / size < 1024 ? (int)(4 * total / size) : 4096;
     uint64_t before = 0, after = 0, all = 0;
     if (c->table.mem_info != NULL)
         MUST(c, mem_info, c->instance, 0, &before, &all);
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < rounds; ++i) {
         void *memory = NULL;
-        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(total / 16), &memory);
+        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
         REQUIRE(status == OPENREG_OK,
-                "a sixteenth of the device's memory was allocated and freed %d times, and the next attempt returned %s",
-                i, check_status_name(status));
+                "%llu bytes of the device's memory were allocated and freed %d times, and the next attempt returned %s",
+                (unsigned long long)size, i, check_status_name(status));
         check_free(c, 0, memory);
     }
     if (c->table.mem_info == NULL)

@@ -62,6 +62,7 @@
     X(alignment_odd, "info.fields runtime.devices") \
     X(priorities_swapped, "info.fields") \
     X(name_empty, "info.fields") \
+    X(most_refused, "info.fields") \
     X(info_overruns, "info.size") \
     X(info_of_first, "info.devices") \
     X(info_changes, "info.constant") \
@@ -362,6 +363,7 @@
     X(odd_lock, "thread.model,thread.one,thread.waiting,stream.wait,event.query,leak.work") \
     X(odd_slow, "lifecycle.busy,thread.one,errors,stream.wait,event.elapsed,leak.memory,runtime.copy") \
     X(odd_cache, "memory,info.memory,leak.memory,leak.device,errors.memory,runtime.allocator,runtime.out,fault.out") \
+    X(odd_most, "info,memory,copy,errors,leak.memory,leak.device,leak.refused,kernel,runtime,fault,wide") \
     X(odd_alignment, "info,memory.alignment,memory.disjoint,copy.on_device,kernel.values,kernel.shapes,runtime.devices,runtime.allocator")
 
 /* Of kernels that the checks in C have no reference for: level 3 finds them, and tests/python/tools/test_check_level3.py
