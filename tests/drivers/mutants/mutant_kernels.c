@@ -5,6 +5,7 @@
 #include "mutant.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -473,7 +474,34 @@ kernel_max_pool(openreg_instance instance, const openreg_kernel_call *call)
     return OPENREG_OK;
 }
 
+static openreg_status
+kernel_refuses(openreg_instance instance, const openreg_kernel_call *call)
+{
+    (void)instance;
+    (void)call;
+    return OPENREG_E_UNSUPPORTED;
+}
+
 /* ----------------------------------------------------------------------------------------------------------- the table */
+
+/* Operators that nobody knows: more than the report of checks has room for. */
+static const openreg_kernels *
+many_kernels(void)
+{
+    enum { COUNT = 3000 };
+    static char names[COUNT][32];
+    static openreg_kernel list[COUNT];
+    static const openreg_kernels table = {.struct_size = sizeof table,
+                                          .version = OPENREG_KERNELS_VERSION,
+                                          .kernel_size = sizeof list[0],
+                                          .count = COUNT,
+                                          .list = list};
+    for (int i = 0; i < COUNT; ++i) {
+        (void)snprintf(names[i], sizeof names[i], "mutants::operator_%d", i);
+        list[i] = (openreg_kernel){.name = names[i], .run = kernel_refuses};
+    }
+    return &table;
+}
 
 const void *
 mutant_kernels(void)
@@ -531,5 +559,8 @@ mutant_kernels(void)
                                                  .kernel_size = sizeof of_another[0],
                                                  .count = 1,
                                                  .list = of_another};
-    return IS(kernel_name_twice) ? &twice : IS(kernel_schema) ? &other_schema : &once;
+    return IS(odd_kernels)         ? many_kernels()
+           : IS(kernel_name_twice) ? &twice
+           : IS(kernel_schema)     ? &other_schema
+                                   : &once;
 }
