@@ -322,6 +322,7 @@ copies_are_in_order(check_context *c)
     enum { SIZE = 3001, PLACES = 5 };
     unsigned char *const first = check_host_alloc(c, SIZE, true), *const second = check_host_alloc(c, SIZE, true),
                          *const seen = check_host_alloc(c, SIZE, true);
+    uint64_t way = check_random_below(c, 3);
     check_pattern(first, SIZE, 1);
     check_pattern(second, SIZE, 2);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
@@ -344,8 +345,10 @@ copies_are_in_order(check_context *c)
                 /* The way back overwrites what the chain has read. */
                 MUST(c, copy, c->instance, dev, streams[s], memory + at * SIZE, dev, round % 2 == 0 ? second : first,
                      -1, SIZE);
-                check_sync(c, dev, streams[s]);
+                check_sync_late(c, dev, streams[s], dev < 4 ? way++ : 0);
                 check_is_pattern(seen, SIZE, round % 2 == 0 ? 1 : 2, "the end of a chain of copies on one stream");
+                check_read(c, dev, seen, memory + at * SIZE, SIZE);
+                check_is_pattern(seen, SIZE, round % 2 == 0 ? 2 : 1, "what was written behind a chain of copies");
             }
     }
 }
@@ -377,7 +380,10 @@ static const check_case cases[] = {
     {"copy.peer_tails", "", CHECK_TWO_DEVICES,
      "copy() between two devices: all bytes, and none beside them, also above 1 MiB.",
      "Where a copy is made of pieces through the host: the last one, and its offsets.", peer_tails_are_copied},
-    {"copy.order", "", 0, "Streams run their work in order.",
-     "A queue for each direction, or one out of order, needs events between the two.", copies_are_in_order},
+    {"copy.order", "", 0, "Streams run their work in order, whether or not it is waited for at once.",
+     "A queue for each direction, or one out of order, needs events between the two; work that is collected goes "
+     "before a "
+     "write that is not.",
+     copies_are_in_order},
 };
 const check_group check_copy_group = CHECK_GROUP(1, cases);

@@ -50,6 +50,9 @@ openreg_driver_stream check_stream(check_context *c, int32_t dev);
 openreg_driver_event check_event(check_context *c, int32_t dev, uint32_t flags);
 /* stream_sync(), or device_sync() where there are no streams. */
 void check_sync(check_context *c, int32_t dev, openreg_driver_stream stream);
+/* The same as a program may: at once, after a pause, or after queries and pauses, by `way` modulo 3. A driver that collects
+ * work before it queues it does so at each of these. */
+void check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream, uint64_t way);
 
 /* Takes host_func out of the check's copy of the table where the driver answers E_UNSUPPORTED, which is to have none. */
 void check_drop_refused_host_func(check_context *c);

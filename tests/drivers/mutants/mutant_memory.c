@@ -265,6 +265,8 @@ static openreg_status
 mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     static int frees;
+    if (IS(idle_overtakes))
+        mutant_run_late_copy();
     if (IS(frees_in_a_row) && frees_without_allocation++ > 0)
         return OPENREG_OK;
     if (IS(odd_frees) && ptr != NULL)
@@ -345,7 +347,10 @@ typedef struct copy_call {
     openreg_driver_stream stream;
 } copy_call;
 
-static copy_call late; /* held back, if its instance is set */
+static copy_call late;       /* held back, if its instance is set */
+static copy_call late_write; /* behind it */
+static uint64_t late_since;  /* nanoseconds */
+static pthread_mutex_t late_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static openreg_status
 run_copy(const copy_call *call)
@@ -357,10 +362,17 @@ run_copy(const copy_call *call)
 void
 mutant_run_late_copy(void)
 {
-    const copy_call call = late;
-    late.instance = NULL;
+    (void)pthread_mutex_lock(&late_lock);
+    const copy_call call = late, write = late_write;
+    const bool is_idle = write.instance != NULL && openreg_sim_now() - late_since > 3000000;
+    late.instance = late_write.instance = NULL;
+    if (is_idle) /* the write did not wait for what was only collected */
+        (void)run_copy(&write);
     if (call.instance != NULL)
         (void)run_copy(&call);
+    if (write.instance != NULL && !is_idle)
+        (void)run_copy(&write);
+    (void)pthread_mutex_unlock(&late_lock);
 }
 
 void
@@ -451,6 +463,28 @@ copy_racily(const copy_call *c)
     return run_copy(&mine);
 }
 
+/* Holds back the last copy but of writes, and a write behind it. */
+static openreg_status
+collect_copy(const copy_call *c)
+{
+    (void)pthread_mutex_lock(&late_lock);
+    const bool is_write = c->src_dev < 0, is_behind = is_write && late.instance != NULL &&
+                                                      late_write.instance == NULL && late.stream == c->stream &&
+                                                      late.stream_dev == c->stream_dev &&
+                                                      openreg_sim_is_pinned(c->instance, c->src, c->size);
+    if (!is_behind)
+        mutant_run_late_copy();
+    openreg_status status = OPENREG_OK;
+    if (is_write && !is_behind)
+        status = run_copy(c);
+    else
+        *(is_behind ? &late_write : &late) = *c;
+    if (is_behind)
+        late_since = openreg_sim_now();
+    (void)pthread_mutex_unlock(&late_lock);
+    return status;
+}
+
 static openreg_status
 sleep_a_little(openreg_instance instance)
 {
@@ -492,6 +526,8 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
         late = call;
         return OPENREG_OK;
     }
+    if (IS(idle_overtakes))
+        return collect_copy(&call);
     if (IS(destroy_drops)) {
         mutant_run_late_copy();
         late = call;

@@ -116,6 +116,7 @@
     X(size_32_bits_fill, "wide.sizes") \
     X(size_32_bits_device, "wide.on_device") \
     X(reorders, "copy.order") \
+    X(idle_overtakes, "copy.order fill.order") \
     X(fill_words, "fill.bytes") \
     X(fill_signed, "fill.bytes") \
     X(fill_other_stream, "fill.order") \
