@@ -9,13 +9,6 @@
 
 static check_layer layer;
 
-/* NULL: the bench does not compare what comes out. */
-static const check_layer_operator *
-find_compared(const char *name)
-{
-    return check_reduction_find(name) != NULL ? NULL : check_layer_find(name);
-}
-
 static void
 once(check_context *c, int i)
 {
@@ -72,7 +65,7 @@ call_all(void *argument)
     check_layer_set_up(l, &self->c, self->c.devices - 1);
     for (uint64_t i = 0; i < 4 || (i < 100 * kernels->count && check_now() < end); ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, (self->first + i) % kernels->count);
-        const check_layer_operator *const op = find_compared(kernel->name);
+        const check_layer_operator *const op = check_layer_find(kernel->name);
         for (int again = 0; op != NULL && again < 4; ++again)
             if (check_layer_begin(l, kernel, check_dtypes[0], op))
                 self->made += check_layer_call(l);
@@ -117,7 +110,7 @@ streams_call_at_once(check_context *c)
     }
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
-        const check_layer_operator *const op = find_compared(kernel->name);
+        const check_layer_operator *const op = check_layer_find(kernel->name);
         for (int round = 0; op != NULL && round < 4; ++round) {
             openreg_status statuses[2];
             if (!check_layer_begin(&both[0], kernel, check_dtypes[0], op) ||

@@ -9,7 +9,6 @@
 
 #include "fixtures.h"
 
-#define ROUNDS 24
 #define FAR 1e-4 /* of float32: sums of 64 products */
 
 int64_t
@@ -69,6 +68,7 @@ check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_
 {
     const int place = l->tensors;
     const stride_kind strides = l->layout == CHECK_STRIDED ? (stride_kind)check_layer_between(l, PERMUTED, EXPANDED)
+                                : l->layout == CHECK_ANY   ? (stride_kind)check_layer_between(l, CONTIGUOUS, EXPANDED)
                                 : l->has_strides           ? (stride_kind)check_layer_between(l, CONTIGUOUS, GAPPED)
                                                            : CONTIGUOUS;
     double *const values = add_tensor(l, dtype, ndim, shape, strides);
@@ -178,9 +178,9 @@ double *
 check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape)
 {
     const int place = l->tensors;
+    const bool is_strided = l->layout == CHECK_STRIDED || (l->layout == CHECK_ANY && check_layer_between(l, 0, 3) == 0);
     double *const wanted = add_tensor(l, dtype, ndim, shape,
-                                      l->layout == CHECK_STRIDED ? (stride_kind)check_layer_between(l, PERMUTED, GAPPED)
-                                                                 : CONTIGUOUS);
+                                      is_strided ? (stride_kind)check_layer_between(l, PERMUTED, GAPPED) : CONTIGUOUS);
     l->wanted[place] = wanted;
     l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
     return wanted;
@@ -244,13 +244,13 @@ check_layer_write(check_layer *l)
     }
 }
 
-/* Layers add up much; elements and products of a few small numbers are as near as they are in other checks. */
+/* Layers add up much; elements, and products and sums of small numbers, are as near as they are in other checks. */
 static bool
 is_close(const check_layer *l, double seen, double wanted, openreg_dtype dtype)
 {
     const char *const kernel = l->b.kernel->name;
     if (!check_is_float(dtype) || isnan(wanted) || isinf(wanted) || check_elementwise_find(kernel) != NULL ||
-        check_product_find(kernel) != NULL)
+        check_product_find(kernel) != NULL || check_reduction_find(kernel) != NULL)
         return check_is_close(seen, wanted, dtype);
     return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1 + l->terms / 64);
 }
@@ -320,23 +320,31 @@ check_layer_repeat(check_layer *l)
 /* ----------------------------------------------------------------------------------------------------------- operators */
 
 void
-check_layer_run(check_context *c, const check_layer_operator *operators, size_t count)
+check_layer_run(check_context *c, const check_layer_operator *operators, size_t count, int rounds)
 {
     static check_layer l;
     const openreg_kernels *const kernels = check_kernels(c);
+    const bool is_matrix = operators == &check_product_layer || operators == &check_reduction_layer;
     check_layer_set_up(&l, c, c->devices - 1);
-    for (uint64_t i = 0; i < kernels->count; ++i)
-        for (size_t k = 0; k < count; ++k) {
-            if (strcmp(check_kernel_at(kernels, i)->name, operators[k].name) != 0)
-                continue;
-            for (int round = 0; round < ROUNDS; ++round) {
-                check_bench_lengthen(&l.b, round);
-                if (check_layer_begin(&l, check_kernel_at(kernels, i), check_dtypes[round % 4 == 3 ? 2 : 0],
-                                      &operators[k]))
-                    (void)check_layer_call(&l);
-            }
-            check_bench_require_served(&l.b);
+    l.layout = is_matrix ? CHECK_ANY : CHECK_MIXED;
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+        const check_layer_operator *const op = check_layer_find(kernel->name);
+        size_t k = 0;
+        while (k < count && op != &operators[k])
+            ++k;
+        for (int round = 0; k < count && round < rounds; ++round) {
+            check_bench_lengthen(&l.b, round);
+            if (check_layer_begin(&l, kernel,
+                                  check_dtypes[is_matrix        ? round % CHECK_DTYPES
+                                               : round % 4 == 3 ? 2
+                                                                : 0],
+                                  op))
+                (void)check_layer_call(&l);
         }
+        if (k < count)
+            check_bench_require_served(&l.b);
+    }
     check_bench_skip_unknown(&l.b);
 }
 
@@ -394,79 +402,16 @@ build_elements(check_layer *l)
     }
 }
 
-static void
-build_product(check_layer *l)
-{
-    const check_product *const op = check_product_find(l->b.kernel->name);
-    static const int64_t shape[] = {2, 6, 6};
-    const int first = op->is_batched ? 0 : 1;
-    const double *bias = NULL;
-    if (op->has_bias)
-        bias = check_layer_tensor(l, "self", l->dtype, 3 - first, shape + first);
-    const double *const left = check_layer_tensor(l,
-                                                  !op->has_bias    ? "self"
-                                                  : op->is_batched ? "batch1"
-                                                                   : "mat1",
-                                                  l->dtype, 3 - first, shape + first);
-    const double *const right = check_layer_tensor(l, op->has_bias && op->is_batched ? "batch2" : "mat2", l->dtype,
-                                                   3 - first, shape + first);
-    if (op->has_bias) {
-        check_layer_int(l, "beta", 1);
-        check_layer_int(l, "alpha", 1);
-    }
-    double *const wanted = check_layer_result(l, l->dtype, 3 - first, shape + first);
-    for (int64_t i = 0; i < (op->is_batched ? 2 : 1) * 36; ++i) {
-        wanted[i] = bias != NULL ? bias[i] : 0;
-        for (int64_t k = 0; k < 6; ++k)
-            wanted[i] += left[i / 6 * 6 + k] * right[i / 36 * 36 + k * 6 + i % 6];
-    }
-}
-
-/* Over the last dimension, or all. What comes out is not compared. */
-static void
-build_reduction(check_layer *l)
-{
-    const check_reduction *const op = check_reduction_find(l->b.kernel->name);
-    const char *names[CHECK_LAYER_VALUES];
-    static const int64_t shape[] = {5, 7}, last[] = {-1};
-    bool is_all = true;
-    check_bench_names(op->names, l->buffer, names);
-    for (int i = 0; op->kinds[i] != '\0'; ++i)
-        switch (op->kinds[i]) {
-        case 'T':
-            (void)check_layer_tensor(l, names[i], l->dtype, 2, shape);
-            break;
-        case 'D':
-            check_layer_ints(l, names[i], 1, last);
-            is_all = false;
-            break;
-        case 'I':
-            check_layer_int(l, names[i], -1);
-            is_all = false;
-            break;
-        case 'K':
-            check_layer_bool(l, names[i], false);
-            break;
-        case 'P':
-            check_layer_real(l, names[i], 2);
-            break;
-        default:
-            check_layer_none(l, names[i]);
-        }
-    (void)check_layer_result(l, op->kind == CHECK_PLACE_OF_MOST ? check_dtypes[1] : l->dtype, is_all ? 0 : 1, shape);
-}
-
 const check_layer_operator *
 check_layer_find(const char *name)
 {
-    static const check_layer_operator elements = {"", build_elements}, product = {"", build_product},
-                                      reduction = {"", build_reduction};
+    static const check_layer_operator elements = {"", build_elements};
     if (check_elementwise_find(name) != NULL)
         return &elements;
     if (check_product_find(name) != NULL)
-        return &product;
+        return &check_product_layer;
     if (check_reduction_find(name) != NULL)
-        return &reduction;
+        return &check_reduction_layer;
     const check_layer_operator *found = find_in(check_row_layers, check_row_layer_count, name);
     if (found == NULL)
         found = find_in(check_window_layers, check_window_layer_count, name);

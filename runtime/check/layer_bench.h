@@ -27,7 +27,7 @@ typedef struct check_layer {
     double *wanted[CHECK_PLACES]; /* NULL: the call doesn't write it */
     int64_t integers[CHECK_LAYER_VALUES][CHECK_DIMS];
     const openreg_tensor *list[CHECK_LAYER_LIST];
-    enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED } layout; /* of all calls; STRIDED: the results' too */
+    enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED, CHECK_ANY } layout; /* of all calls; the last: results' too */
     double terms;               /* that a number of the results is the sum of, where they are many */
     bool has_strides;           /* some of the arguments lie with gaps or in another order */
     char more[120], buffer[64]; /* numbers of the call, for messages; the builder's, for names */
@@ -68,11 +68,13 @@ int64_t check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *s
 /* As a number of the call's type has it. */
 double check_layer_rounded(const check_layer *l, double number);
 
-/* Builds calls of each operator that the driver has, and compares. */
-void check_layer_run(check_context *c, const check_layer_operator *operators, size_t count);
+/* Builds so many calls of each operator that the driver has, and compares. */
+void check_layer_run(check_context *c, const check_layer_operator *operators, size_t count, int rounds);
+#define CHECK_LAYER_ROUNDS 24
 
 /* Every operator that the references have; NULL if there is none of that name. */
 const check_layer_operator *check_layer_find(const char *name);
+extern const check_layer_operator check_product_layer, check_reduction_layer; /* of all of them */
 extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[];
 extern const size_t check_row_layer_count, check_window_layer_count, check_move_layer_count;
 

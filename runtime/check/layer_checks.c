@@ -529,7 +529,7 @@ const size_t check_row_layer_count = sizeof check_row_layers / sizeof check_row_
 static void
 layers_are_right(check_context *c)
 {
-    check_layer_run(c, check_row_layers, check_row_layer_count);
+    check_layer_run(c, check_row_layers, check_row_layer_count, CHECK_LAYER_ROUNDS);
 }
 
 static const check_case cases[] = {

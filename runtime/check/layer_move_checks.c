@@ -206,7 +206,7 @@ const size_t check_move_layer_count = sizeof check_move_layers / sizeof check_mo
 static void
 moves_are_right(check_context *c)
 {
-    check_layer_run(c, check_move_layers, check_move_layer_count);
+    check_layer_run(c, check_move_layers, check_move_layer_count, CHECK_LAYER_ROUNDS);
 }
 
 static const check_case cases[] = {

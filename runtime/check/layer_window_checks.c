@@ -306,7 +306,7 @@ const size_t check_window_layer_count = sizeof check_window_layers / sizeof chec
 static void
 windows_are_right(check_context *c)
 {
-    check_layer_run(c, check_window_layers, check_window_layer_count);
+    check_layer_run(c, check_window_layers, check_window_layer_count, CHECK_LAYER_ROUNDS);
 }
 
 static const check_case cases[] = {
