@@ -47,8 +47,14 @@ pick_dim(check_layer *l, int32_t ndim, const int64_t *shape)
     return dim - (check_layer_toss(l) ? ndim : 0);
 }
 
+static bool
+is_log_softmax(const check_layer *l)
+{
+    return strncmp(l->b.kernel->name, "aten::_log", 10) == 0;
+}
+
 static void
-forward_softmax(check_layer *l, bool is_log)
+softmax(check_layer *l)
 {
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
@@ -58,31 +64,20 @@ forward_softmax(check_layer *l, bool is_log)
     const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
     check_layer_int(l, "dim", dim);
     check_layer_bool(l, "half_to_float", false);
-    exponentials(&r, x, check_layer_result(l, l->dtype, ndim, shape), is_log);
+    exponentials(&r, x, check_layer_result(l, l->dtype, ndim, shape), is_log_softmax(l));
 }
 
 static void
-softmax(check_layer *l)
+softmax_backward(check_layer *l)
 {
-    forward_softmax(l, false);
-}
-
-static void
-log_softmax(check_layer *l)
-{
-    forward_softmax(l, true);
-}
-
-static void
-softmax_gradient(check_layer *l, bool is_log)
-{
+    const bool is_log = is_log_softmax(l);
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
     const int64_t count = check_layer_shape(l, ndim, 6, shape), dim = pick_dim(l, ndim, shape);
     const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, ndim, shape);
-    double *const y = check_layer_tensor(l, "output", l->dtype, ndim, shape), *const x = malloc(sizeof(double) *
-                                                                                                (size_t)count);
+    double *const y = check_layer_tensor(l, "output", l->dtype, ndim, shape);
+    double *const x = malloc(sizeof(double) * (size_t)count);
     memcpy(x, y, sizeof(double) * (size_t)count);
     exponentials(&r, x, y, is_log);
     free(x);
@@ -101,18 +96,6 @@ softmax_gradient(check_layer *l, bool is_log)
             out[i] = is_log ? grad[i] - exp(y[i]) * sum : (grad[i] - sum) * y[i];
         }
     }
-}
-
-static void
-softmax_backward(check_layer *l)
-{
-    softmax_gradient(l, false);
-}
-
-static void
-log_softmax_backward(check_layer *l)
-{
-    softmax_gradient(l, true);
 }
 
 /* ------------------------------------------------------------------------------------------------------ normalisations */
@@ -227,13 +210,11 @@ layer_norm_backward(check_layer *l)
     int32_t ndim, last;
     const rows r = pick_layer_shape(l, &ndim, &last, shape, of_rows);
     const int64_t *const inner = shape + ndim - last;
-    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape), *const x = check_layer_tensor(
-                                                                                             l, "input", l->dtype, ndim,
-                                                                                             shape);
+    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape);
+    const double *const x = check_layer_tensor(l, "input", l->dtype, ndim, shape);
     check_layer_ints(l, "normalized_shape", last, inner);
-    double *const mean = check_layer_tensor(l, "mean", l->dtype, ndim, of_rows), *const scale = check_layer_tensor(
-                                                                                     l, "rstd", l->dtype, ndim,
-                                                                                     of_rows);
+    double *const mean = check_layer_tensor(l, "mean", l->dtype, ndim, of_rows);
+    double *const scale = check_layer_tensor(l, "rstd", l->dtype, ndim, of_rows);
     for (int64_t row = 0; row < r.size; ++row) {
         const moments m = moments_of(x, &r, row, 0.5);
         mean[row] = check_layer_rounded(l, m.mean);
@@ -332,15 +313,13 @@ batch_norm_backward(check_layer *l)
     const rows r = pick_batch_shape(l, &ndim, shape);
     const bool is_training = check_layer_toss(l);
     const double eps = 0.5;
-    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape), *const x = check_layer_tensor(
-                                                                                             l, "input", l->dtype, ndim,
-                                                                                             shape);
+    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape);
+    const double *const x = check_layer_tensor(l, "input", l->dtype, ndim, shape);
     const double *const weight = maybe_tensor(l, "weight", check_layer_toss(l), 1, &r.size);
     const double *const mean = maybe_tensor(l, "running_mean", true, 1, &r.size);
     const double *const variance = positive_tensor(l, "running_var", true, r.size);
-    double *const save_mean = maybe_tensor(l, "save_mean", is_training, 1, &r.size), *const save_scale = maybe_tensor(
-                                                                                         l, "save_invstd", is_training,
-                                                                                         1, &r.size);
+    double *const save_mean = maybe_tensor(l, "save_mean", is_training, 1, &r.size);
+    double *const save_scale = maybe_tensor(l, "save_invstd", is_training, 1, &r.size);
     const bool mask[] = {check_layer_toss(l), weight != NULL && check_layer_toss(l),
                          weight != NULL && check_layer_toss(l)};
     check_layer_bool(l, "train", is_training);
@@ -398,8 +377,8 @@ nll_loss(check_layer *l)
     const double *const weight = positive_tensor(l, "weight", check_layer_toss(l), shape[1]);
     check_layer_int(l, "reduction", reduction);
     check_layer_int(l, "ignore_index", ignored);
-    double *const out = check_layer_result(l, l->dtype, reduction == 0, shape), *const total = check_layer_result(
-                                                                                    l, l->dtype, 0, NULL);
+    double *const out = check_layer_result(l, l->dtype, reduction == 0, shape);
+    double *const total = check_layer_result(l, l->dtype, 0, NULL);
     double sum = 0, weights = 0;
     for (int64_t i = 0; i < shape[0]; ++i) {
         if ((int64_t)at[i] == ignored)
@@ -512,9 +491,9 @@ embedding_backward(check_layer *l)
 
 const check_layer_operator check_row_layers[] = {
     {"aten::_softmax", softmax},
-    {"aten::_log_softmax", log_softmax},
+    {"aten::_log_softmax", softmax},
     {"aten::_softmax_backward_data", softmax_backward},
-    {"aten::_log_softmax_backward_data", log_softmax_backward},
+    {"aten::_log_softmax_backward_data", softmax_backward},
     {"aten::native_layer_norm", layer_norm},
     {"aten::native_layer_norm_backward", layer_norm_backward},
     {"aten::native_batch_norm", batch_norm},
