@@ -118,8 +118,9 @@ copy_all(check_context *c, const place *from, const place *to, int32_t stream_de
 
 /* With pinned memory in the checks that need host_alloc(). */
 static void
-host_copies(check_context *c, bool to_device)
+host_copies(check_context *c)
 {
+    const bool to_device = strncmp(c->check->name, "copy.to", 7) == 0;
     const place host = make_place(c, -1, strcmp(c->check->slots, "host_alloc") == 0, ROOM);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
         const place device = make_place(c, dev, false, ROOM);
@@ -127,18 +128,6 @@ host_copies(check_context *c, bool to_device)
         copy_all(c, to_device ? &host : &device, to_device ? &device : &host, dev, NULL);
         copy_once(c, to_device ? &host : &device, to_device ? &device : &host, 4097, 1, 3, dev, stream);
     }
-}
-
-static void
-to_device(check_context *c)
-{
-    host_copies(c, true);
-}
-
-static void
-from_device(check_context *c)
-{
-    host_copies(c, false);
 }
 
 static void
@@ -344,15 +333,15 @@ copies_are_in_order(check_context *c)
 
 static const check_case cases[] = {
     {"copy.to_device", "", 0, "copy() from host memory to a device: all bytes, and none beside them.",
-     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", to_device},
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", host_copies},
     {"copy.from_device", "", 0, "copy() from a device to host memory: all bytes, and none beside them.",
-     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", from_device},
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", host_copies},
     {"copy.to_device_pinned", "host_alloc", 0,
      "copy() from pinned memory to a device: all bytes, and none beside them.", "A path of its own in most drivers.",
-     to_device},
+     host_copies},
     {"copy.from_device_pinned", "host_alloc", 0,
      "copy() from a device to pinned memory: all bytes, and none beside them.", "A path of its own in most drivers.",
-     from_device},
+     host_copies},
     {"copy.on_device", "", 0, "copy() between two allocations of a device: all bytes, and none beside them.",
      "Offsets inside of an allocation are valid addresses.", on_a_device},
     {"copy.between_devices", "", CHECK_TWO_DEVICES,

@@ -162,8 +162,9 @@ try_elementwise(check_bench *b, const check_elementwise *op)
 
 /* Every operator that the reference has, in each type some rounds. */
 static void
-try_all(check_context *c, bool is_special)
+elements_are_right(check_context *c)
 {
+    const bool is_special = strcmp(c->check->name, "kernel.special") == 0;
     static check_bench b;
     const openreg_kernels *const kernels = check_kernels(c);
     check_bench_set_up(&b, c, c->devices - 1);
@@ -184,18 +185,6 @@ try_all(check_context *c, bool is_special)
             check_bench_require_served(&b);
     }
     check_bench_skip_unknown(&b);
-}
-
-static void
-elements_of_any_shape(check_context *c)
-{
-    try_all(c, false);
-}
-
-static void
-special_numbers(check_context *c)
-{
-    try_all(c, true);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- large */
@@ -270,11 +259,12 @@ static const check_case cases[] = {
      "kernels.h: tensors of any number of dimensions, sizes and strides, arguments that broadcast, and numbers as wide "
      "as their type.",
      "Refuse more dimensions than the kernel has room for; int64 numbers don't fit into int, float or double.",
-     elements_of_any_shape},
+     elements_are_right},
     {"kernel.special", "extension", CHECK_KERNELS | CHECK_LONG,
      "kernels.h: NaN, infinities, zeros of both signs and numbers below the normal ones, in tensors and as arguments, "
      "give what PyTorch's kernels give; the last may count as 0.",
-     "maximum, minimum, clamp and relu keep NaN: a > b ? a : b does not; fmax() and fmin() drop it.", special_numbers},
+     "maximum, minimum, clamp and relu keep NaN: a > b ? a : b does not; fmax() and fmin() drop it.",
+     elements_are_right},
     {"kernel.large", "extension", CHECK_KERNELS, "kernels.h: tensors of more than 4 million elements.",
      "A launch has a largest number of groups: repeat it, or let each work item do more.", large_tensors},
 };

@@ -319,21 +319,37 @@ check_layer_repeat(check_layer *l)
 
 /* ----------------------------------------------------------------------------------------------------------- operators */
 
+/* The operators of each check, and how often each is called: matrices with every layout and type. */
+static const struct {
+    const char *check;
+    const check_layer_operator *operators;
+    const size_t *count; /* NULL: one, which stands for all of a kind */
+    int rounds;
+} plans[] = {{"kernel.layers", check_row_layers, &check_row_layer_count, 24},
+             {"kernel.windows", check_window_layers, &check_window_layer_count, 24},
+             {"kernel.moves", check_move_layers, &check_move_layer_count, 24},
+             {"kernel.products", &check_product_layer, NULL, 240},
+             {"kernel.reductions", &check_reduction_layer, NULL, 160}};
+
 void
-check_layer_run(check_context *c, const check_layer_operator *operators, size_t count, int rounds)
+check_layer_run(check_context *c)
 {
     static check_layer l;
     const openreg_kernels *const kernels = check_kernels(c);
-    const bool is_matrix = operators == &check_product_layer || operators == &check_reduction_layer;
+    size_t p = 0;
+    while (strcmp(plans[p].check, c->check->name) != 0)
+        ++p;
+    const bool is_matrix = plans[p].count == NULL;
+    const size_t count = is_matrix ? 1 : *plans[p].count;
     check_layer_set_up(&l, c, c->devices - 1);
     l.layout = is_matrix ? CHECK_ANY : CHECK_MIXED;
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         const check_layer_operator *const op = check_layer_find(kernel->name);
         size_t k = 0;
-        while (k < count && op != &operators[k])
+        while (k < count && op != &plans[p].operators[k])
             ++k;
-        for (int round = 0; k < count && round < rounds; ++round) {
+        for (int round = 0; k < count && round < plans[p].rounds; ++round) {
             check_bench_lengthen(&l.b, round);
             if (check_layer_begin(&l, kernel,
                                   check_dtypes[is_matrix        ? round % CHECK_DTYPES

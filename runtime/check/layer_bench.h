@@ -68,9 +68,8 @@ int64_t check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *s
 /* As a number of the call's type has it. */
 double check_layer_rounded(const check_layer *l, double number);
 
-/* Builds so many calls of each operator that the driver has, and compares. */
-void check_layer_run(check_context *c, const check_layer_operator *operators, size_t count, int rounds);
-#define CHECK_LAYER_ROUNDS 24
+/* Builds calls of each operator of the check's list that the driver has, and compares. */
+void check_layer_run(check_context *c);
 
 /* Every operator that the references have; NULL if there is none of that name. */
 const check_layer_operator *check_layer_find(const char *name);

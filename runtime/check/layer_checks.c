@@ -505,12 +505,6 @@ const check_layer_operator check_row_layers[] = {
 };
 const size_t check_row_layer_count = sizeof check_row_layers / sizeof check_row_layers[0];
 
-static void
-layers_are_right(check_context *c)
-{
-    check_layer_run(c, check_row_layers, check_row_layer_count, CHECK_LAYER_ROUNDS);
-}
-
 static const check_case cases[] = {
     {"kernel.layers", "extension", CHECK_KERNELS | CHECK_LONG,
      "kernels.h: softmax, normalisations, losses of classes and embeddings, and their gradients: any dimensions, "
@@ -519,6 +513,6 @@ static const check_case cases[] = {
      "operator says.",
      "mean and rstd have the input's dimensions, those that are normalised with size 1; ignored classes count in no "
      "sum.",
-     layers_are_right},
+     check_layer_run},
 };
 const check_group check_layer_group = CHECK_GROUP(2, cases);

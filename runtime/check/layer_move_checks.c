@@ -164,16 +164,10 @@ const check_layer_operator check_move_layers[] = {
 };
 const size_t check_move_layer_count = sizeof check_move_layers / sizeof check_move_layers[0];
 
-static void
-moves_are_right(check_context *c)
-{
-    check_layer_run(c, check_move_layers, check_move_layer_count, CHECK_LAYER_ROUNDS);
-}
-
 static const check_case cases[] = {
     {"kernel.moves", "extension", CHECK_KERNELS | CHECK_LONG,
      "kernels.h: cat and stack of any tensors, also of empty ones, copies between types, fills, triangles and ranges, "
      "into results of any strides.",
-     "The distance of two parts in the result is the part's size by the result's stride.", moves_are_right},
+     "The distance of two parts in the result is the part's size by the result's stride.", check_layer_run},
 };
 const check_group check_move_group = CHECK_GROUP(2, cases);
