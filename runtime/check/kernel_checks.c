@@ -66,8 +66,7 @@ call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(voi
             if (check_layer_begin(&layer, kernel, dtype, check_layer_find(kernel->name)))
                 served += call();
         }
-    if (known == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_bench_skip_untried(known);
     if (served == 0)
         check_skip("the driver's kernels refuse every call %s", what);
 }

@@ -301,15 +301,6 @@ check_layer_call(check_layer *l)
     return check_layer_end(l, check_layer_repeat(l));
 }
 
-bool
-check_layer_try(check_layer *l)
-{
-    check_layer_write(l);
-    const openreg_status status = check_layer_repeat(l);
-    check_sync(l->b.c, l->b.dev, l->b.stream);
-    return status == OPENREG_OK;
-}
-
 openreg_status
 check_layer_repeat(check_layer *l)
 {
@@ -361,7 +352,7 @@ check_layer_run(check_context *c)
         if (k < count)
             check_bench_require_served(&l.b);
     }
-    check_bench_skip_unknown(&l.b);
+    check_bench_skip_untried(l.b.served + l.b.refused);
 }
 
 static const check_layer_operator *
@@ -432,10 +423,4 @@ check_layer_find(const char *name)
     if (found == NULL)
         found = find_in(check_window_layers, check_window_layer_count, name);
     return found != NULL ? found : find_in(check_move_layers, check_move_layer_count, name);
-}
-
-bool
-check_is_referenced(const char *name)
-{
-    return check_layer_find(name) != NULL;
 }

@@ -51,7 +51,6 @@ void check_layer_real(check_layer *l, const char *name, double number);
 void check_layer_dtype(check_layer *l, const char *name, openreg_dtype dtype);
 void check_layer_ints(check_layer *l, const char *name, int count, const int64_t *numbers);
 void check_layer_bools(check_layer *l, const char *name, int count, const bool *truths);
-
 void check_layer_text(check_layer *l, const char *name, const char *text);
 
 double *check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape);
@@ -86,8 +85,6 @@ bool check_layer_call(check_layer *l);
 /* Its parts, for several calls at once: check_layer_write(), check_layer_repeat(), and this with what that has returned. */
 void check_layer_write(check_layer *l);
 bool check_layer_end(check_layer *l, openreg_status status);
-/* The same, with nothing compared. */
-bool check_layer_try(check_layer *l);
 /* Queues it and does not wait. Scratch memory goes back at the next call. */
 openreg_status check_layer_repeat(check_layer *l);
 

@@ -106,12 +106,10 @@ check_report_end(const check_report *report)
         printf("nothing was checked\n");
     else if (!report->is_whole)
         printf("no failure in the requested checks\n");
-    else if (counts[CHECK_KNOWN] > 0)
-        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 ", but for what is known:\n", OPENREG_ABI_MAJOR,
-               (unsigned)report->identity.abi_minor, report->level, report->target->seed);
     else
-        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "\n", OPENREG_ABI_MAJOR,
-               (unsigned)report->identity.abi_minor, report->level, report->target->seed);
+        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "%s\n", OPENREG_ABI_MAJOR,
+               (unsigned)report->identity.abi_minor, report->level, report->target->seed,
+               counts[CHECK_KNOWN] > 0 ? ", but for what is known:" : "");
     for (int i = 0; i < report->count; ++i)
         if (report->results[i].outcome == CHECK_KNOWN)
             printf("  known: %s (%s)\n", report->results[i].check->name, report->results[i].known);

@@ -18,7 +18,7 @@
 
 #include "driver/driver_slots.h"
 #include "fixtures.h"
-#include "kernel_bench.h"
+#include "layer_bench.h"
 
 /* ------------------------------------------------------------------------------------------------------------- child */
 
@@ -307,7 +307,8 @@ identify_in_child(const check_target *target, check_identity *identity)
         kernels = c.table.extension(c.instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);
     for (uint64_t i = 0; kernels != NULL && i < kernels->count; ++i) {
         const char *const name = check_kernel_at(kernels, i)->name;
-        if (name != NULL && !check_is_referenced(name) && !add_word(identity->kernels, sizeof identity->kernels, name))
+        if (name != NULL && check_layer_find(name) == NULL &&
+            !add_word(identity->kernels, sizeof identity->kernels, name))
             ++identity->kernels_left_out;
     }
     identity->slowness = measure_slowness(&c);
