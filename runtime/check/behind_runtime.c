@@ -60,6 +60,23 @@ check_start_runtime(check_context *c)
     return c->devices;
 }
 
+openreg_device_properties
+check_properties(int32_t device)
+{
+    openreg_device_properties properties;
+    memset(&properties, 0, sizeof properties);
+    properties.struct_size = sizeof properties;
+    OK(openreg_device_get_properties(device, &properties));
+    return properties;
+}
+
+uint64_t
+check_third_within(int32_t device, uint64_t bytes)
+{
+    const uint64_t third = check_properties(device).max_allocation / 3;
+    return third != 0 && third < bytes ? third : bytes;
+}
+
 void *
 check_allocate_block(int32_t device, size_t size)
 {

@@ -16,6 +16,9 @@ void check_runtime_ok(openreg_status status, const char *call);
 /* Selects the driver, alone, with its options. No other variable of OPENREG_* stays set, except OPENREG_LOG_LEVEL. Returns
  * the number of devices; skips the check if there is none. */
 int32_t check_start_runtime(check_context *c);
+openreg_device_properties check_properties(int32_t device);
+/* So many bytes, or a third of the largest allocation where that is less. */
+uint64_t check_third_within(int32_t device, uint64_t bytes);
 /* A block of the caching allocator, on the default stream. */
 void *check_allocate_block(int32_t device, size_t size);
 /* Allocates, writes, reads and frees blocks of all devices for some time, each of whose bytes is looked at. A request may

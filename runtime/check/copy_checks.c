@@ -13,7 +13,7 @@ static const size_t offsets[] = {0, 1, 5, 64};
 #define ROOM (262144 + 2 * GUARD + 64)
 #define GUARD_BYTE 0xee
 
-/* Device memory whose contents are known, as the host sees it. */
+/* Memory whose contents are known, as the host sees it. */
 typedef struct place {
     int32_t dev; /* -1: host */
     bool pinned;
@@ -21,62 +21,90 @@ typedef struct place {
 } place;
 
 static place
-make_place(check_context *c, int32_t dev, bool pinned)
+make_place(check_context *c, int32_t dev, bool pinned, size_t size)
 {
-    return (place){dev, pinned, dev < 0 ? check_host_alloc(c, ROOM, pinned) : check_alloc(c, dev, ROOM)};
+    return (place){dev, pinned, dev < 0 ? check_host_alloc(c, size, pinned) : check_alloc(c, dev, size)};
 }
 
 static void
-put(check_context *c, const place *at, const unsigned char *bytes)
+drop_place(check_context *c, const place *at)
 {
     if (at->dev < 0)
-        memcpy(at->memory, bytes, ROOM);
+        check_host_free(c, at->memory, at->pinned);
     else
-        check_write(c, at->dev, at->memory, bytes, ROOM);
+        check_free(c, at->dev, at->memory);
 }
 
 static void
-get(check_context *c, const place *at, unsigned char *bytes)
+put(check_context *c, const place *at, const unsigned char *bytes, size_t size)
 {
     if (at->dev < 0)
-        memcpy(bytes, at->memory, ROOM);
+        memcpy(at->memory, bytes, size);
     else
-        check_read(c, at->dev, bytes, at->memory, ROOM);
+        check_write(c, at->dev, at->memory, bytes, size);
 }
 
-/* One copy between two places, on a stream of the device `stream_dev`: the right bytes, and none beside them. */
+static void
+get(check_context *c, const place *at, unsigned char *bytes, size_t size)
+{
+    if (at->dev < 0)
+        memcpy(bytes, at->memory, size);
+    else
+        check_read(c, at->dev, bytes, at->memory, size);
+}
+
+/* What is copied, what has to be at the target, and what is there. */
+static struct {
+    unsigned char *bytes, *expected, *seen;
+} buffers;
+
+static void
+make_buffers(check_context *c, size_t size, bool pinned)
+{
+    if (buffers.bytes != NULL)
+        return;
+    buffers.bytes = check_host_alloc(c, size, pinned);
+    buffers.expected = check_host_alloc(c, size, pinned);
+    buffers.seen = check_host_alloc(c, size, pinned);
+}
+
+/* Copies between two places, on a stream of the device `stream_dev`, and compares the first `room` bytes of the target with
+ * what they have to be: `bytes` are those of the source from its offset on, `buffers.expected` those of the target before. */
+static void
+copy_exactly(check_context *c, const place *from, const place *to, const unsigned char *bytes, size_t size,
+             size_t from_offset, size_t to_offset, size_t room, int32_t stream_dev, openreg_driver_stream stream)
+{
+    put(c, to, buffers.expected, room);
+    MUST(c, copy, c->instance, stream_dev, stream, to->memory + to_offset, to->dev, from->memory + from_offset,
+         from->dev, size);
+    check_sync(c, stream_dev, stream);
+    get(c, to, buffers.seen, room);
+    const unsigned char *const seen = buffers.seen;
+    size_t i = 0;
+    if (memcmp(seen, buffers.expected, to_offset) == 0 && memcmp(seen + to_offset, bytes, size) == 0 &&
+        memcmp(seen + to_offset + size, buffers.expected + to_offset + size, room - to_offset - size) == 0)
+        return;
+    while (seen[i] == (i < to_offset || i >= to_offset + size ? buffers.expected[i] : bytes[i - to_offset]))
+        ++i;
+    const bool is_beside = i < to_offset || i >= to_offset + size;
+    check_fail("a copy of %zu bytes from %s %d, offset %zu, to %s %d, offset %zu: %s %lld is 0x%02x, not 0x%02x", size,
+               from->dev < 0 ? (from->pinned ? "pinned memory" : "the host") : "device", from->dev, from_offset,
+               to->dev < 0 ? (to->pinned ? "pinned memory" : "the host") : "device", to->dev, to_offset,
+               is_beside ? "the byte beside it at" : "byte", (long long)i - (long long)to_offset, seen[i],
+               is_beside ? buffers.expected[i] : bytes[i - to_offset]);
+}
+
 static void
 copy_once(check_context *c, const place *from, const place *to, size_t size, size_t from_offset, size_t to_offset,
           int32_t stream_dev, openreg_driver_stream stream)
 {
-    static unsigned char *bytes, *expected, *seen;
     static uint64_t seed;
-    if (bytes == NULL) {
-        bytes = check_host_alloc(c, ROOM, true);
-        expected = check_host_alloc(c, ROOM, true);
-        seen = check_host_alloc(c, ROOM, true);
-    }
-    check_pattern(bytes, from_offset + GUARD + size, ++seed);
-    memset(expected, GUARD_BYTE, ROOM);
-    put(c, from, bytes);
-    put(c, to, expected);
-    const unsigned char *const source = from->memory + GUARD + from_offset;
-    unsigned char *const target = to->memory + GUARD + to_offset;
-    MUST(c, copy, c->instance, stream_dev, stream, target, to->dev, source, from->dev, size);
-    check_sync(c, stream_dev, stream);
-    get(c, to, seen);
-    memcpy(expected + GUARD + to_offset, bytes + GUARD + from_offset, size);
-    if (memcmp(seen, expected, ROOM) == 0)
-        return;
-    size_t i = 0;
-    while (seen[i] == expected[i])
-        ++i;
-    const long long place_of = (long long)i - (long long)(GUARD + to_offset);
-    check_fail("a copy of %zu bytes from %s %d, offset %zu, to %s %d, offset %zu: %s %lld is 0x%02x, not 0x%02x", size,
-               from->dev < 0 ? (from->pinned ? "pinned memory" : "the host") : "device", from->dev, from_offset,
-               to->dev < 0 ? (to->pinned ? "pinned memory" : "the host") : "device", to->dev, to_offset,
-               place_of < 0 || place_of >= (long long)size ? "the byte beside it at" : "byte", place_of, seen[i],
-               expected[i]);
+    make_buffers(c, ROOM, true);
+    check_pattern(buffers.bytes, from_offset + GUARD + size, ++seed);
+    memset(buffers.expected, GUARD_BYTE, ROOM);
+    put(c, from, buffers.bytes, ROOM);
+    copy_exactly(c, from, to, buffers.bytes + GUARD + from_offset, size, GUARD + from_offset, GUARD + to_offset, ROOM,
+                 stream_dev, stream);
 }
 
 static void
@@ -90,11 +118,12 @@ copy_all(check_context *c, const place *from, const place *to, int32_t stream_de
 
 /* With pinned memory in the checks that need host_alloc(). */
 static void
-host_copies(check_context *c, bool to_device)
+host_copies(check_context *c)
 {
-    const place host = make_place(c, -1, strcmp(c->check->slots, "host_alloc") == 0);
+    const bool to_device = strncmp(c->check->name, "copy.to", 7) == 0;
+    const place host = make_place(c, -1, strcmp(c->check->slots, "host_alloc") == 0, ROOM);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const place device = make_place(c, dev, false);
+        const place device = make_place(c, dev, false, ROOM);
         openreg_driver_stream const stream = check_stream(c, dev);
         copy_all(c, to_device ? &host : &device, to_device ? &device : &host, dev, NULL);
         copy_once(c, to_device ? &host : &device, to_device ? &device : &host, 4097, 1, 3, dev, stream);
@@ -102,25 +131,43 @@ host_copies(check_context *c, bool to_device)
 }
 
 static void
-to_device(check_context *c)
-{
-    host_copies(c, true);
-}
-
-static void
-from_device(check_context *c)
-{
-    host_copies(c, false);
-}
-
-static void
 on_a_device(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const place from = make_place(c, dev, false), to = make_place(c, dev, false);
+        const place from = make_place(c, dev, false, ROOM), to = make_place(c, dev, false, ROOM);
         copy_all(c, &from, &to, dev, NULL);
         copy_once(c, &from, &to, 4097, 1, 3, dev, check_stream(c, dev));
     }
+}
+
+/* The source is written late on a stream of its device, and copied behind that: on the same stream, on which it is
+ * overwritten then, or on one of the other device that waits for an event. */
+static void
+copy_behind_work(check_context *c, const place *from, const place *to, bool is_waiting)
+{
+    unsigned char *const bytes = buffers.bytes, *const later = buffers.expected; /* of copy_once() */
+    check_pattern(bytes, ROOM, 1);
+    memset(later, GUARD_BYTE, ROOM);
+    openreg_driver_stream const writer = check_stream(c, from->dev),
+                                reader = is_waiting ? check_stream(c, to->dev) : writer;
+    const int32_t dev = is_waiting ? to->dev : from->dev;
+    put(c, from, later, ROOM);
+    put(c, to, later, ROOM);
+    check_delay(c, from->dev, writer, 10);
+    MUST(c, copy, c->instance, from->dev, writer, from->memory, from->dev, bytes, -1, ROOM);
+    if (is_waiting) {
+        openreg_driver_event const event = check_event(c, from->dev, 0);
+        MUST(c, event_record, c->instance, from->dev, writer, event);
+        MUST(c, stream_wait, c->instance, dev, reader, event);
+    }
+    MUST(c, copy, c->instance, dev, reader, to->memory, to->dev, from->memory, from->dev, ROOM);
+    if (!is_waiting)
+        MUST(c, copy, c->instance, dev, reader, from->memory, from->dev, later, -1, ROOM);
+    check_sync(c, dev, reader);
+    get(c, to, buffers.seen, ROOM);
+    check_is_pattern(buffers.seen, ROOM, 1,
+                     is_waiting ? "a copy between devices behind an event of the source's device"
+                                : "a copy between devices, between two writes on its stream");
 }
 
 /* On a stream of either device. */
@@ -131,10 +178,13 @@ between_devices(check_context *c)
         for (int32_t other = 0; other < c->devices && other < 3; ++other) {
             if (one == other)
                 continue;
-            const place from = make_place(c, one, false), to = make_place(c, other, false);
+            const place from = make_place(c, one, false, ROOM), to = make_place(c, other, false, ROOM);
             copy_all(c, &from, &to, one, NULL);
             copy_all(c, &from, &to, other, NULL);
             copy_once(c, &from, &to, 4097, 1, 3, other, check_stream(c, other));
+            copy_behind_work(c, &from, &to, false);
+            if (c->table.event_create != NULL && c->table.stream_wait != NULL)
+                copy_behind_work(c, &from, &to, true);
         }
 }
 
@@ -161,7 +211,7 @@ static void
 large_copy(check_context *c)
 {
     const uint64_t total = check_total_memory(c, 0);
-    const size_t size = (total != 0 && total < 8 * LARGE ? (size_t)total / 8 : LARGE) + 1;
+    const size_t size = (size_t)check_within(c, 0, (total != 0 && total < 8 * LARGE ? total / 8 : LARGE) + 1);
     unsigned char *const host = malloc(size);
     if (host == NULL)
         check_skip("no host memory of %zu bytes", size);
@@ -192,61 +242,27 @@ copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
 {
     static const size_t wanted[] = {((size_t)1 << 20) - 1, ((size_t)1 << 20) + 1, ((size_t)4 << 20) + 5,
                                     ((size_t)16 << 20) + 9};
-    static unsigned char *pattern, *blank, *seen;
     static size_t turn; /* each has other bytes */
-    if (pattern == NULL) {
-        pattern = check_host_alloc(c, TAILS + TURNS, false);
-        blank = check_host_alloc(c, TAILS, false);
-        seen = check_host_alloc(c, TAILS, false);
-        check_pattern(pattern, TAILS + TURNS, 1);
-        memset(blank, GUARD_BYTE, TAILS);
+    if (buffers.bytes == NULL) {
+        make_buffers(c, TAILS + TURNS, false);
+        check_pattern(buffers.bytes, TAILS + TURNS, 1);
+        memset(buffers.expected, GUARD_BYTE, TAILS);
     }
     turn = (turn + 61) % TURNS;
-    const uint64_t total = check_total_memory(c, to_dev >= 0 ? to_dev : from_dev);
-    const size_t room = total != 0 && total / 8 < TAILS ? (size_t)(total / 8) : TAILS;
-    const unsigned char *const bytes = pattern + turn;
+    const unsigned char *const bytes = buffers.bytes + turn;
     const int32_t dev = to_dev >= 0 ? to_dev : from_dev;
-    unsigned char *const from = from_dev < 0 ? check_host_alloc(c, room, pinned) : check_alloc(c, from_dev, room);
-    unsigned char *const to = to_dev < 0 ? check_host_alloc(c, room, pinned) : check_alloc(c, to_dev, room);
-    if (from_dev < 0)
-        memcpy(from, bytes, room);
-    else
-        check_write(c, from_dev, from, bytes, room);
+    const uint64_t total = check_total_memory(c, dev);
+    const size_t room = (size_t)check_within(c, dev, total != 0 && total / 8 < TAILS ? total / 8 : TAILS);
+    const place from = make_place(c, from_dev, pinned, room), to = make_place(c, to_dev, pinned, room);
+    put(c, &from, bytes, room);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
-        const size_t size = wanted[i], from_offset = i * 3, to_offset = GUARD + (i & 1), end = to_offset + size;
-        if (from_offset + size > room || end + GUARD > room)
+        const size_t from_offset = i * 3, to_offset = GUARD + (i & 1), end = to_offset + wanted[i];
+        if (from_offset + wanted[i] > room || end + GUARD > room)
             break;
-        if (to_dev < 0)
-            memcpy(to, blank, end + GUARD);
-        else
-            check_write(c, to_dev, to, blank, end + GUARD);
-        MUST(c, copy, c->instance, dev, NULL, to + to_offset, to_dev, from + from_offset, from_dev, size);
-        check_sync(c, dev, NULL);
-        if (to_dev < 0)
-            memcpy(seen, to, end + GUARD);
-        else
-            check_read(c, to_dev, seen, to, end + GUARD);
-        const unsigned char *const wrong = memcmp(seen + to_offset, bytes + from_offset, size) != 0
-                                               ? bytes + from_offset
-                                               : NULL;
-        size_t at = 0;
-        while (wrong != NULL && seen[to_offset + at] == wrong[at])
-            ++at;
-        REQUIRE(wrong == NULL, "a copy of %zu bytes from %s %d to %s %d: byte %zu is 0x%02x, not 0x%02x", size,
-                from_dev < 0 ? (pinned ? "pinned memory" : "the host") : "device", from_dev,
-                to_dev < 0 ? (pinned ? "pinned memory" : "the host") : "device", to_dev, at, seen[to_offset + at],
-                bytes[from_offset + at]);
-        check_is_value(seen, to_offset, GUARD_BYTE, "bytes before those of a large copy");
-        check_is_value(seen + end, GUARD, GUARD_BYTE, "bytes behind those of a large copy");
+        copy_exactly(c, &from, &to, bytes + from_offset, wanted[i], from_offset, to_offset, end + GUARD, dev, NULL);
     }
-    if (from_dev < 0)
-        check_host_free(c, from, pinned);
-    else
-        check_free(c, from_dev, from);
-    if (to_dev < 0)
-        check_host_free(c, to, pinned);
-    else
-        check_free(c, to_dev, to);
+    drop_place(c, &from);
+    drop_place(c, &to);
 }
 
 static void
@@ -284,6 +300,7 @@ copies_are_in_order(check_context *c)
     enum { SIZE = 3001, PLACES = 5 };
     unsigned char *const first = check_host_alloc(c, SIZE, true), *const second = check_host_alloc(c, SIZE, true),
                          *const seen = check_host_alloc(c, SIZE, true);
+    uint64_t way = check_random_below(c, 3);
     check_pattern(first, SIZE, 1);
     check_pattern(second, SIZE, 2);
     for (int32_t dev = 0; dev < c->devices; ++dev) {
@@ -306,29 +323,31 @@ copies_are_in_order(check_context *c)
                 /* The way back overwrites what the chain has read. */
                 MUST(c, copy, c->instance, dev, streams[s], memory + at * SIZE, dev, round % 2 == 0 ? second : first,
                      -1, SIZE);
-                check_sync(c, dev, streams[s]);
+                check_sync_late(c, dev, streams[s], dev < 4 ? way++ : 0);
                 check_is_pattern(seen, SIZE, round % 2 == 0 ? 1 : 2, "the end of a chain of copies on one stream");
+                check_read(c, dev, seen, memory + at * SIZE, SIZE);
+                check_is_pattern(seen, SIZE, round % 2 == 0 ? 2 : 1, "what was written behind a chain of copies");
             }
     }
 }
 
 static const check_case cases[] = {
     {"copy.to_device", "", 0, "copy() from host memory to a device: all bytes, and none beside them.",
-     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", to_device},
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", host_copies},
     {"copy.from_device", "", 0, "copy() from a device to host memory: all bytes, and none beside them.",
-     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", from_device},
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", host_copies},
     {"copy.to_device_pinned", "host_alloc", 0,
      "copy() from pinned memory to a device: all bytes, and none beside them.", "A path of its own in most drivers.",
-     to_device},
+     host_copies},
     {"copy.from_device_pinned", "host_alloc", 0,
      "copy() from a device to pinned memory: all bytes, and none beside them.", "A path of its own in most drivers.",
-     from_device},
+     host_copies},
     {"copy.on_device", "", 0, "copy() between two allocations of a device: all bytes, and none beside them.",
      "Offsets inside of an allocation are valid addresses.", on_a_device},
     {"copy.between_devices", "", CHECK_TWO_DEVICES,
-     "copy(): devices may differ (a peer copy), on a stream of either of them.",
+     "copy(): devices may differ (a peer copy), on a stream of either of them, in the order of that stream.",
      "Destination comes first, then its device; stage through the host where the vendor has no way between two "
-     "devices.",
+     "devices, on the stream and not in the call.",
      between_devices},
     {"copy.within", "", 0, "copy(): the ranges don't overlap; they may be parts of one allocation.",
      "A look-up by allocation has to keep both offsets apart.", within_an_allocation},
@@ -339,7 +358,10 @@ static const check_case cases[] = {
     {"copy.peer_tails", "", CHECK_TWO_DEVICES,
      "copy() between two devices: all bytes, and none beside them, also above 1 MiB.",
      "Where a copy is made of pieces through the host: the last one, and its offsets.", peer_tails_are_copied},
-    {"copy.order", "", 0, "Streams run their work in order.",
-     "A queue for each direction, or one out of order, needs events between the two.", copies_are_in_order},
+    {"copy.order", "", 0, "Streams run their work in order, whether or not it is waited for at once.",
+     "A queue for each direction, or one out of order, needs events between the two; work that is collected goes "
+     "before a "
+     "write that is not.",
+     copies_are_in_order},
 };
 const check_group check_copy_group = CHECK_GROUP(1, cases);

@@ -48,7 +48,7 @@ give_back_in_a_row(int32_t device)
     void *blocks[BLOCKS], *large = NULL;
     uint64_t unused = 0, total = 0;
     OK(openreg_memory_get_info(device, &unused, &total));
-    const size_t size = (size_t)(unused / 16 < 11 * MIB ? unused / 16 : 11 * MIB);
+    const size_t size = (size_t)check_third_within(device, unused / 16 < 11 * MIB ? unused / 16 : 11 * MIB);
     if (size < SIZE)
         return;
     for (int i = 0; i < BLOCKS; ++i)

@@ -149,6 +149,13 @@ check_total_memory(check_context *c, int32_t dev)
     return check_info(c, dev).total_bytes;
 }
 
+uint64_t
+check_within(check_context *c, int32_t dev, uint64_t bytes)
+{
+    const uint64_t most = check_info(c, dev).max_allocation;
+    return most != 0 && most < bytes ? most : bytes;
+}
+
 const void *
 check_extension(check_context *c, const char *name, uint32_t version, uint32_t size)
 {
@@ -199,6 +206,18 @@ check_sync(check_context *c, int32_t dev, openreg_driver_stream stream)
         MUST(c, stream_sync, c->instance, dev, stream);
     else
         MUST(c, device_sync, c->instance, dev);
+}
+
+void
+check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream, uint64_t way)
+{
+    int32_t done = 0;
+    for (int i = 0; i < 3 && way % 3 != 0; ++i) {
+        if (way % 3 == 2 && c->table.stream_query != NULL)
+            MUST(c, stream_query, c->instance, dev, stream, &done);
+        check_sleep(5);
+    }
+    check_sync(c, dev, stream);
 }
 
 #define GATE_LIMIT 20 /* seconds */

@@ -33,6 +33,8 @@ void check_write(check_context *c, int32_t dev, void *to, const void *from, size
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 /* Bytes of the device, 0 if the driver does not say. */
 uint64_t check_total_memory(check_context *c, int32_t dev);
+/* That many bytes, or the device's max_allocation where that is less. */
+uint64_t check_within(check_context *c, int32_t dev, uint64_t bytes);
 /* Bytes of host memory that are still available, 0 if unknown. */
 uint64_t check_host_available(void);
 /* All zero without device_info(). */
@@ -48,6 +50,9 @@ openreg_driver_stream check_stream(check_context *c, int32_t dev);
 openreg_driver_event check_event(check_context *c, int32_t dev, uint32_t flags);
 /* stream_sync(), or device_sync() where there are no streams. */
 void check_sync(check_context *c, int32_t dev, openreg_driver_stream stream);
+/* The same as a program may: at once, after a pause, or after queries and pauses, by `way` modulo 3. A driver that collects
+ * work before it queues it does so at each of these. */
+void check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream, uint64_t way);
 
 /* Takes host_func out of the check's copy of the table where the driver answers E_UNSUPPORTED, which is to have none. */
 void check_drop_refused_host_func(check_context *c);
@@ -98,7 +103,7 @@ typedef struct check_counts {
     int files, threads;
     uint64_t heap;          /* bytes that malloc() has given out, 0 if unknown */
     uint64_t address_space; /* bytes */
-    uint64_t device;        /* free bytes of a device, where a check fills it in */
+    uint64_t device;        /* free bytes of all devices, where a check fills it in */
 } check_counts;
 
 check_counts check_count_now(void);

@@ -27,12 +27,14 @@ typedef struct check_tensor {
 
 typedef struct check_bench {
     check_context *c;
+    int32_t dev; /* of the memory and the calls */
     const openreg_kernel *kernel;
     openreg_dtype dtype;
     check_tensor places[CHECK_PLACES];
     unsigned char *before;
     openreg_driver_stream stream; /* of the calls; NULL: the default one */
     char text[240];               /* of the call, for messages */
+    int64_t longest;              /* of one dimension of the next shape; 0: none */
     bool is_special;              /* kernels may take numbers below the normal ones for 0 */
     int served, refused;
     int served_before;      /* of the kernels before this one */
@@ -50,9 +52,16 @@ bool check_is_float(openreg_dtype dtype);
 const openreg_kernels *check_kernels(check_context *c);
 const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i);
 
-void check_bench_set_up(check_bench *b, check_context *c);
+/* On a device, by preference the last one: a kernel that runs on the first, or on that which the thread has bound, shows
+ * there. Binds the first one in this thread where the driver has the slot. */
+void check_bench_set_up(check_bench *b, check_context *c, int32_t dev);
 int64_t check_bench_below(check_bench *b, int64_t limit); /* uniform */
-/* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. */
+/* Random sizes up to `most`, and one of b->longest, which is then 0; returns the number of elements. */
+int64_t check_bench_shape(check_bench *b, int32_t ndim, int64_t most, int64_t *shape);
+/* Sets b->longest for some of the rounds of a check: sizes beyond a vector, a subgroup and one or several work groups. */
+void check_bench_lengthen(check_bench *b, int round);
+/* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. A tensor that a place has
+ * no room for otherwise is contiguous. */
 void check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind,
                      openreg_dtype dtype);
 /* The least or the greatest number of an integer type of less than 64 bits, or of int64. */
@@ -80,7 +89,7 @@ void check_bench_expect_nothing_beside(check_bench *b);
 /* Fails where the kernel, since it was set, has refused every call. The next one is counted from here. */
 void check_bench_require_served(check_bench *b);
 /* Ends the check as skipped where no call was made. */
-void check_bench_skip_unknown(const check_bench *b);
+void check_bench_skip_untried(int calls);
 
 int64_t check_tensor_count(const check_tensor *t);
 unsigned char *check_tensor_at(const check_tensor *t, const int64_t *indices);

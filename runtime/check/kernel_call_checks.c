@@ -9,19 +9,12 @@
 
 static check_layer layer;
 
-/* NULL: the bench does not compare what comes out. */
-static const check_layer_operator *
-find_compared(const char *name)
-{
-    return check_reduction_find(name) != NULL ? NULL : check_layer_find(name);
-}
-
 static void
 once(check_context *c, int i)
 {
     (void)check_layer_repeat(&layer);
     if (i % 16 == 0)
-        check_sync(c, 0, NULL);
+        check_sync(c, layer.b.dev, NULL);
 }
 
 /* One call each that the kernel serves, again and again. */
@@ -31,24 +24,24 @@ kernels_leave_nothing(check_context *c)
     const openreg_kernels *const kernels = check_kernels(c);
     char what[100];
     int counted = 0;
-    check_layer_set_up(&layer, c);
+    check_layer_set_up(&layer, c, c->devices - 1);
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         const check_layer_operator *const op = check_layer_find(kernel->name);
         bool is_served = false;
-        for (int attempt = 0; op != NULL && attempt < 24 && !is_served;
-             ++attempt) /* of types and sizes that it takes */
-            is_served = check_layer_begin(&layer, kernel, check_dtypes[attempt % CHECK_DTYPES], op) &&
-                        check_layer_try(&layer);
+        for (int k = 0; op != NULL && k < 24 && !is_served; ++k) /* of types and sizes that it takes */
+            if (check_layer_begin(&layer, kernel, check_dtypes[k % CHECK_DTYPES], op)) {
+                check_layer_write(&layer);
+                is_served = check_layer_repeat(&layer) == OPENREG_OK;
+            }
         if (!is_served)
             continue;
         (void)snprintf(what, sizeof what, "a call of %s", kernel->name);
         check_slope(c, 120, 12, once, what);
-        check_sync(c, 0, NULL);
+        check_sync(c, layer.b.dev, NULL);
         ++counted;
     }
-    if (counted == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_bench_skip_untried(counted);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- threads */
@@ -69,10 +62,10 @@ call_all(void *argument)
     check_layer *const l = malloc(sizeof *l);
     const openreg_kernels *const kernels = check_kernels(&self->c);
     const double end = check_now() + 0.5 + self->c.target->seconds;
-    check_layer_set_up(l, &self->c);
+    check_layer_set_up(l, &self->c, self->c.devices - 1);
     for (uint64_t i = 0; i < 4 || (i < 100 * kernels->count && check_now() < end); ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, (self->first + i) % kernels->count);
-        const check_layer_operator *const op = find_compared(kernel->name);
+        const check_layer_operator *const op = check_layer_find(kernel->name);
         for (int again = 0; op != NULL && again < 4; ++again)
             if (check_layer_begin(l, kernel, check_dtypes[0], op))
                 self->made += check_layer_call(l);
@@ -98,8 +91,7 @@ threads_call_at_once(check_context *c)
         (void)pthread_join(callers[i].thread, NULL);
         made += callers[i].made;
     }
-    if (made == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_bench_skip_untried(made);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- streams */
@@ -112,12 +104,12 @@ streams_call_at_once(check_context *c)
     const openreg_kernels *const kernels = check_kernels(c);
     int made = 0;
     for (int i = 0; i < 2; ++i) {
-        check_layer_set_up(&both[i], c);
-        both[i].b.stream = check_stream(c, 0);
+        check_layer_set_up(&both[i], c, c->devices - 1);
+        both[i].b.stream = check_stream(c, c->devices - 1);
     }
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
-        const check_layer_operator *const op = find_compared(kernel->name);
+        const check_layer_operator *const op = check_layer_find(kernel->name);
         for (int round = 0; op != NULL && round < 4; ++round) {
             openreg_status statuses[2];
             if (!check_layer_begin(&both[0], kernel, check_dtypes[0], op) ||
@@ -131,8 +123,7 @@ streams_call_at_once(check_context *c)
                 made += check_layer_end(&both[k], statuses[k]);
         }
     }
-    if (made == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_bench_skip_untried(made);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- refusals */
@@ -156,7 +147,7 @@ unknown_types_are_refused(check_context *c)
 {
     const openreg_kernels *const kernels = check_kernels(c);
     int tried = 0;
-    check_layer_set_up(&layer, c);
+    check_layer_set_up(&layer, c, c->devices - 1);
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         const check_layer_operator *const op = check_layer_find(kernel->name);
@@ -174,8 +165,7 @@ unknown_types_are_refused(check_context *c)
             ++tried;
         }
     }
-    if (tried == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_bench_skip_untried(tried);
 }
 
 static const check_case cases[] = {

@@ -50,11 +50,11 @@ has_results(const char *name, openreg_dtype dtype)
 /* Builds some calls of each kernel in each type. `call` makes the one that was built, and returns whether the kernel has
  * served it. */
 static void
-call_all(check_context *c, int layout, int rounds, bool (*call)(void), const char *what)
+call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(void), const char *what)
 {
     const openreg_kernels *const kernels = check_kernels(c);
     int served = 0, known = 0;
-    check_layer_set_up(&layer, c);
+    check_layer_set_up(&layer, c, dev);
     layer.layout = layout;
     for (uint64_t i = 0; i < kernels->count; ++i)
         for (int k = 0; k < CHECK_DTYPES * rounds; ++k) {
@@ -66,8 +66,7 @@ call_all(check_context *c, int layout, int rounds, bool (*call)(void), const cha
             if (check_layer_begin(&layer, kernel, dtype, check_layer_find(kernel->name)))
                 served += call();
         }
-    if (known == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_bench_skip_untried(known);
     if (served == 0)
         check_skip("the driver's kernels refuse every call %s", what);
 }
@@ -81,13 +80,15 @@ call_as_built(void)
 static void
 values_are_right(check_context *c)
 {
-    call_all(c, CHECK_CONTIGUOUS, 4, call_as_built, "with contiguous tensors");
+    const int32_t last = c->devices - 1;
+    for (int32_t dev = 0; dev <= last; dev = dev < 3 ? dev + 1 : dev < last ? last : last + 1)
+        call_all(c, dev, CHECK_CONTIGUOUS, dev == last ? 4 : 1, call_as_built, "with contiguous tensors");
 }
 
 static void
 strides_are_respected(check_context *c)
 {
-    call_all(c, CHECK_STRIDED, 8, call_as_built, "with strides");
+    call_all(c, c->devices - 1, CHECK_STRIDED, 8, call_as_built, "with strides");
 }
 
 /* The result is the memory of one of the arguments. */
@@ -110,7 +111,7 @@ call_in_place(void)
 static void
 aliases_are_allowed(check_context *c)
 {
-    call_all(c, CHECK_MIXED, 4, call_in_place, "in place");
+    call_all(c, c->devices - 1, CHECK_MIXED, 4, call_in_place, "in place");
 }
 
 /* The first argument is wrong until a copy that comes late on the stream of the call. */
@@ -121,13 +122,13 @@ call_behind_copy(void)
     const check_tensor *const first = &layer.b.places[0];
     unsigned char *const late = check_host_alloc(c, first->used, true);
     if (layer.b.stream == NULL)
-        layer.b.stream = check_stream(c, 0);
+        layer.b.stream = check_stream(c, layer.b.dev);
     check_layer_write(&layer);
     memcpy(late, first->host, first->used);
     memset(layer.b.before, 0, first->used);
-    check_write(c, 0, first->memory, layer.b.before, first->used);
-    check_delay(c, 0, layer.b.stream, 10);
-    MUST(c, copy, c->instance, 0, layer.b.stream, first->memory, 0, late, -1, first->used);
+    check_write(c, layer.b.dev, first->memory, layer.b.before, first->used);
+    check_delay(c, layer.b.dev, layer.b.stream, 10);
+    MUST(c, copy, c->instance, layer.b.dev, layer.b.stream, first->memory, layer.b.dev, late, -1, first->used);
     const bool is_served = check_layer_end(&layer, check_layer_repeat(&layer));
     check_host_free(c, late, true);
     return is_served;
@@ -136,7 +137,7 @@ call_behind_copy(void)
 static void
 streams_are_respected(check_context *c)
 {
-    call_all(c, CHECK_CONTIGUOUS, 1, call_behind_copy, "behind a copy on their stream");
+    call_all(c, c->devices - 1, CHECK_CONTIGUOUS, 1, call_behind_copy, "behind a copy on their stream");
 }
 
 static const check_case cases[] = {

@@ -41,9 +41,6 @@ typedef struct check_product {
 } check_product;
 const check_product *check_product_find(const char *name);
 
-/* Whether any check of levels 1 and 2 has a reference for it. */
-bool check_is_referenced(const char *name);
-
 double check_number_load(const void *at, openreg_dtype dtype);
 int64_t check_number_load_whole(const void *at, openreg_dtype dtype); /* of integers */
 int64_t check_number_wrap(int64_t value, openreg_dtype dtype);        /* to an integer type, as C's conversion */

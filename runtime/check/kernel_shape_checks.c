@@ -162,11 +162,12 @@ try_elementwise(check_bench *b, const check_elementwise *op)
 
 /* Every operator that the reference has, in each type some rounds. */
 static void
-try_all(check_context *c, bool is_special)
+elements_are_right(check_context *c)
 {
+    const bool is_special = strcmp(c->check->name, "kernel.special") == 0;
     static check_bench b;
     const openreg_kernels *const kernels = check_kernels(c);
-    check_bench_set_up(&b, c);
+    check_bench_set_up(&b, c, c->devices - 1);
     b.is_special = is_special;
     for (uint64_t i = 0; i < kernels->count; ++i) {
         b.kernel = check_kernel_at(kernels, i);
@@ -183,19 +184,7 @@ try_all(check_context *c, bool is_special)
         if (op != NULL && !is_special)
             check_bench_require_served(&b);
     }
-    check_bench_skip_unknown(&b);
-}
-
-static void
-elements_of_any_shape(check_context *c)
-{
-    try_all(c, false);
-}
-
-static void
-special_numbers(check_context *c)
-{
-    try_all(c, true);
+    check_bench_skip_untried(b.served + b.refused);
 }
 
 /* -------------------------------------------------------------------------------------------------------------- large */
@@ -209,28 +198,29 @@ large_tensors(check_context *c)
     static check_bench b;
     const openreg_kernels *const kernels = check_kernels(c);
     const size_t bytes = (size_t)LARGE_COUNT * sizeof(float);
-    const uint64_t total = check_total_memory(c, 0);
-    if (total != 0 && total < 8 * bytes)
-        check_skip("device 0 has %llu MiB", (unsigned long long)(total >> 20));
+    const uint64_t total = check_total_memory(c, c->devices - 1);
+    if ((total != 0 && total < 8 * bytes) || check_within(c, c->devices - 1, bytes) < bytes)
+        check_skip("device %d has %llu MiB", c->devices - 1, (unsigned long long)(total >> 20));
     float *const host = malloc(bytes);
     if (host == NULL)
         check_skip("no host memory of %zu bytes", bytes);
-    check_bench_set_up(&b, c);
+    check_bench_set_up(&b, c, c->devices - 1);
     b.dtype = check_dtypes[0];
     for (int i = 0; i < CHECK_PLACES; i = i == 2 ? CHECK_RESULT : i + 1) { /* three arguments, and the result */
         check_tensor *const t = &b.places[i];
-        t->memory = check_alloc(c, 0, bytes);
+        t->memory = check_alloc(c, b.dev, bytes);
         t->shape[0] = LARGE_COUNT;
         t->strides[0] = 1;
         t->tensor = (openreg_tensor){.data = t->memory,
                                      .device_type = OPENREG_TENSOR_DEVICE_TYPE,
+                                     .device_id = b.dev,
                                      .ndim = 1,
                                      .dtype = b.dtype,
                                      .shape = t->shape,
                                      .strides = t->strides};
         for (int64_t k = 0; k < LARGE_COUNT; ++k)
             host[k] = i == CHECK_RESULT ? 0 : (float)((k * (2 * i + 3)) % 251 + 1) / 8;
-        check_write(c, 0, t->memory, host, bytes);
+        check_write(c, b.dev, t->memory, host, bytes);
     }
     for (uint64_t i = 0; i < kernels->count; ++i) {
         b.kernel = check_kernel_at(kernels, i);
@@ -251,7 +241,7 @@ large_tensors(check_context *c)
         b.places[CHECK_RESULT].used = 0;
         if (!check_bench_call(&b, arguments, (uint64_t)count, names))
             continue;
-        check_read(c, 0, host, b.places[CHECK_RESULT].memory, bytes);
+        check_read(c, b.dev, host, b.places[CHECK_RESULT].memory, bytes);
         for (int64_t k = 0; k<LARGE_COUNT; k += k + 2048> LARGE_COUNT ? 1 : 61) {
             double reals[4];
             for (int n = 0; n < count; ++n)
@@ -261,7 +251,7 @@ large_tensors(check_context *c)
                     b.kernel->name, b.text, (long long)k, (double)host[k], wanted);
         }
     }
-    check_bench_skip_unknown(&b);
+    check_bench_skip_untried(b.served + b.refused);
 }
 
 static const check_case cases[] = {
@@ -269,11 +259,12 @@ static const check_case cases[] = {
      "kernels.h: tensors of any number of dimensions, sizes and strides, arguments that broadcast, and numbers as wide "
      "as their type.",
      "Refuse more dimensions than the kernel has room for; int64 numbers don't fit into int, float or double.",
-     elements_of_any_shape},
+     elements_are_right},
     {"kernel.special", "extension", CHECK_KERNELS | CHECK_LONG,
      "kernels.h: NaN, infinities, zeros of both signs and numbers below the normal ones, in tensors and as arguments, "
      "give what PyTorch's kernels give; the last may count as 0.",
-     "maximum, minimum, clamp and relu keep NaN: a > b ? a : b does not; fmax() and fmin() drop it.", special_numbers},
+     "maximum, minimum, clamp and relu keep NaN: a > b ? a : b does not; fmax() and fmin() drop it.",
+     elements_are_right},
     {"kernel.large", "extension", CHECK_KERNELS, "kernels.h: tensors of more than 4 million elements.",
      "A launch has a largest number of groups: repeat it, or let each work item do more.", large_tensors},
 };

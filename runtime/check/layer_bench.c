@@ -9,8 +9,7 @@
 
 #include "fixtures.h"
 
-#define ROUNDS 24
-#define FAR 1e-4 /* of float32: sums of some hundred products */
+#define FAR 1e-4 /* of float32: sums of 64 products */
 
 int64_t
 check_layer_between(check_layer *l, int64_t least, int64_t most)
@@ -27,10 +26,7 @@ check_layer_toss(check_layer *l)
 int64_t
 check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape)
 {
-    int64_t count = 1;
-    for (int32_t d = 0; d < ndim; ++d)
-        count *= shape[d] = check_layer_between(l, 1, most);
-    return count;
+    return check_bench_shape(&l->b, ndim, most, shape);
 }
 
 double
@@ -72,6 +68,7 @@ check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_
 {
     const int place = l->tensors;
     const stride_kind strides = l->layout == CHECK_STRIDED ? (stride_kind)check_layer_between(l, PERMUTED, EXPANDED)
+                                : l->layout == CHECK_ANY   ? (stride_kind)check_layer_between(l, CONTIGUOUS, EXPANDED)
                                 : l->has_strides           ? (stride_kind)check_layer_between(l, CONTIGUOUS, GAPPED)
                                                            : CONTIGUOUS;
     double *const values = add_tensor(l, dtype, ndim, shape, strides);
@@ -181,9 +178,9 @@ double *
 check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape)
 {
     const int place = l->tensors;
+    const bool is_strided = l->layout == CHECK_STRIDED || (l->layout == CHECK_ANY && check_layer_between(l, 0, 3) == 0);
     double *const wanted = add_tensor(l, dtype, ndim, shape,
-                                      l->layout == CHECK_STRIDED ? (stride_kind)check_layer_between(l, PERMUTED, GAPPED)
-                                                                 : CONTIGUOUS);
+                                      is_strided ? (stride_kind)check_layer_between(l, PERMUTED, GAPPED) : CONTIGUOUS);
     l->wanted[place] = wanted;
     l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
     return wanted;
@@ -204,10 +201,10 @@ check_layer_result_is(check_layer *l, int place)
 /* --------------------------------------------------------------------------------------------------------------- calls */
 
 void
-check_layer_set_up(check_layer *l, check_context *c)
+check_layer_set_up(check_layer *l, check_context *c, int32_t dev)
 {
     memset(l, 0, sizeof *l);
-    check_bench_set_up(&l->b, c);
+    check_bench_set_up(&l->b, c, dev);
 }
 
 bool
@@ -222,6 +219,7 @@ check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dt
     l->b.dtype = l->dtype = dtype;
     l->argument_count = l->result_count = 0;
     l->tensors = l->inputs = 0;
+    l->terms = 0;
     l->more[0] = '\0';
     l->has_strides = l->layout == CHECK_MIXED && check_bench_below(&l->b, 3) == 0;
     op->build(l);
@@ -242,18 +240,19 @@ check_layer_write(check_layer *l)
         memset(t->host, CHECK_UNTOUCHED, t->used);
         for (int64_t k = 0; l->values[i] != NULL && k < check_tensor_count(t); ++k)
             check_number_store(check_tensor_broadcast_at(t, t, k), t->tensor.dtype, l->values[i][k]);
-        check_write(l->b.c, 0, t->memory, t->host, t->used);
+        check_write(l->b.c, l->b.dev, t->memory, t->host, t->used);
     }
 }
 
-/* Layers add up much; elements and products of a few small numbers are as near as they are in other checks. */
+/* Layers add up much; elements, and products and sums of small numbers, are as near as they are in other checks. */
 static bool
-is_close(const char *kernel, double seen, double wanted, openreg_dtype dtype)
+is_close(const check_layer *l, double seen, double wanted, openreg_dtype dtype)
 {
+    const char *const kernel = l->b.kernel->name;
     if (!check_is_float(dtype) || isnan(wanted) || isinf(wanted) || check_elementwise_find(kernel) != NULL ||
-        check_product_find(kernel) != NULL)
+        check_product_find(kernel) != NULL || check_reduction_find(kernel) != NULL)
         return check_is_close(seen, wanted, dtype);
-    return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1);
+    return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1 + l->terms / 64);
 }
 
 /* Compares a place with what is wanted there, if anything, and all bytes beside with those before. */
@@ -264,13 +263,12 @@ compare_place(check_layer *l, int i, const char *what, bool is_refused)
     check_tensor *const t = &b->places[i];
     const int64_t count = check_tensor_count(t);
     memcpy(b->before, t->host, t->used);
-    check_read(b->c, 0, t->host, t->memory, t->used);
+    check_read(b->c, b->dev, t->host, t->memory, t->used);
     for (int64_t k = 0; l->wanted[i] != NULL && !is_refused && k < count; ++k) {
         unsigned char *const at = check_tensor_broadcast_at(t, t, k);
         const double seen = check_number_load(at, t->tensor.dtype);
-        REQUIRE(is_close(b->kernel->name, seen, l->wanted[i][k], t->tensor.dtype),
-                "%s, %s: element %lld of %s is %g, not %g", b->kernel->name, b->text, (long long)k, what, seen,
-                l->wanted[i][k]);
+        REQUIRE(is_close(l, seen, l->wanted[i][k], t->tensor.dtype), "%s, %s: element %lld of %s is %g, not %g",
+                b->kernel->name, b->text, (long long)k, what, seen, l->wanted[i][k]);
         memcpy(at, b->before + (at - t->host), t->tensor.dtype.bits / 8);
     }
     const bool is_same = memcmp(b->before, t->host, t->used) == 0;
@@ -284,7 +282,7 @@ check_layer_end(check_layer *l, openreg_status status)
 {
     check_bench *const b = &l->b;
     char what[40];
-    check_sync(b->c, 0, b->stream);
+    check_sync(b->c, b->dev, b->stream);
     check_bench_take_back(b);
     for (int i = 0; i < l->tensors; ++i) {
         (void)snprintf(what, sizeof what, "%s %d", i < l->inputs ? "tensor" : "result",
@@ -303,15 +301,6 @@ check_layer_call(check_layer *l)
     return check_layer_end(l, check_layer_repeat(l));
 }
 
-bool
-check_layer_try(check_layer *l)
-{
-    check_layer_write(l);
-    const openreg_status status = check_layer_repeat(l);
-    check_sync(l->b.c, 0, l->b.stream);
-    return status == OPENREG_OK;
-}
-
 openreg_status
 check_layer_repeat(check_layer *l)
 {
@@ -321,23 +310,49 @@ check_layer_repeat(check_layer *l)
 
 /* ----------------------------------------------------------------------------------------------------------- operators */
 
+/* The operators of each check, and how often each is called: matrices with every layout and type. */
+static const struct {
+    const char *check;
+    const check_layer_operator *operators;
+    const size_t *count; /* NULL: one, which stands for all of a kind */
+    int rounds;
+} plans[] = {{"kernel.layers", check_row_layers, &check_row_layer_count, 24},
+             {"kernel.windows", check_window_layers, &check_window_layer_count, 24},
+             {"kernel.moves", check_move_layers, &check_move_layer_count, 24},
+             {"kernel.products", &check_product_layer, NULL, 240},
+             {"kernel.reductions", &check_reduction_layer, NULL, 160}};
+
 void
-check_layer_run(check_context *c, const check_layer_operator *operators, size_t count)
+check_layer_run(check_context *c)
 {
     static check_layer l;
     const openreg_kernels *const kernels = check_kernels(c);
-    check_layer_set_up(&l, c);
-    for (uint64_t i = 0; i < kernels->count; ++i)
-        for (size_t k = 0; k < count; ++k) {
-            if (strcmp(check_kernel_at(kernels, i)->name, operators[k].name) != 0)
-                continue;
-            for (int round = 0; round < ROUNDS; ++round)
-                if (check_layer_begin(&l, check_kernel_at(kernels, i), check_dtypes[round % 4 == 3 ? 2 : 0],
-                                      &operators[k]))
-                    (void)check_layer_call(&l);
-            check_bench_require_served(&l.b);
+    size_t p = 0;
+    while (strcmp(plans[p].check, c->check->name) != 0)
+        ++p;
+    const bool is_matrix = plans[p].count == NULL;
+    const size_t count = is_matrix ? 1 : *plans[p].count;
+    check_layer_set_up(&l, c, c->devices - 1);
+    l.layout = is_matrix ? CHECK_ANY : CHECK_MIXED;
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+        const check_layer_operator *const op = check_layer_find(kernel->name);
+        size_t k = 0;
+        while (k < count && op != &plans[p].operators[k])
+            ++k;
+        for (int round = 0; k < count && round < plans[p].rounds; ++round) {
+            check_bench_lengthen(&l.b, round);
+            if (check_layer_begin(&l, kernel,
+                                  check_dtypes[is_matrix        ? round % CHECK_DTYPES
+                                               : round % 4 == 3 ? 2
+                                                                : 0],
+                                  op))
+                (void)check_layer_call(&l);
         }
-    check_bench_skip_unknown(&l.b);
+        if (k < count)
+            check_bench_require_served(&l.b);
+    }
+    check_bench_skip_untried(l.b.served + l.b.refused);
 }
 
 static const check_layer_operator *
@@ -394,87 +409,18 @@ build_elements(check_layer *l)
     }
 }
 
-static void
-build_product(check_layer *l)
-{
-    const check_product *const op = check_product_find(l->b.kernel->name);
-    static const int64_t shape[] = {2, 6, 6};
-    const int first = op->is_batched ? 0 : 1;
-    const double *bias = NULL;
-    if (op->has_bias)
-        bias = check_layer_tensor(l, "self", l->dtype, 3 - first, shape + first);
-    const double *const left = check_layer_tensor(l,
-                                                  !op->has_bias    ? "self"
-                                                  : op->is_batched ? "batch1"
-                                                                   : "mat1",
-                                                  l->dtype, 3 - first, shape + first);
-    const double *const right = check_layer_tensor(l, op->has_bias && op->is_batched ? "batch2" : "mat2", l->dtype,
-                                                   3 - first, shape + first);
-    if (op->has_bias) {
-        check_layer_int(l, "beta", 1);
-        check_layer_int(l, "alpha", 1);
-    }
-    double *const wanted = check_layer_result(l, l->dtype, 3 - first, shape + first);
-    for (int64_t i = 0; i < (op->is_batched ? 2 : 1) * 36; ++i) {
-        wanted[i] = bias != NULL ? bias[i] : 0;
-        for (int64_t k = 0; k < 6; ++k)
-            wanted[i] += left[i / 6 * 6 + k] * right[i / 36 * 36 + k * 6 + i % 6];
-    }
-}
-
-/* Over the last dimension, or all. What comes out is not compared. */
-static void
-build_reduction(check_layer *l)
-{
-    const check_reduction *const op = check_reduction_find(l->b.kernel->name);
-    const char *names[CHECK_LAYER_VALUES];
-    static const int64_t shape[] = {5, 7}, last[] = {-1};
-    bool is_all = true;
-    check_bench_names(op->names, l->buffer, names);
-    for (int i = 0; op->kinds[i] != '\0'; ++i)
-        switch (op->kinds[i]) {
-        case 'T':
-            (void)check_layer_tensor(l, names[i], l->dtype, 2, shape);
-            break;
-        case 'D':
-            check_layer_ints(l, names[i], 1, last);
-            is_all = false;
-            break;
-        case 'I':
-            check_layer_int(l, names[i], -1);
-            is_all = false;
-            break;
-        case 'K':
-            check_layer_bool(l, names[i], false);
-            break;
-        case 'P':
-            check_layer_real(l, names[i], 2);
-            break;
-        default:
-            check_layer_none(l, names[i]);
-        }
-    (void)check_layer_result(l, op->kind == CHECK_PLACE_OF_MOST ? check_dtypes[1] : l->dtype, is_all ? 0 : 1, shape);
-}
-
 const check_layer_operator *
 check_layer_find(const char *name)
 {
-    static const check_layer_operator elements = {"", build_elements}, product = {"", build_product},
-                                      reduction = {"", build_reduction};
+    static const check_layer_operator elements = {"", build_elements};
     if (check_elementwise_find(name) != NULL)
         return &elements;
     if (check_product_find(name) != NULL)
-        return &product;
+        return &check_product_layer;
     if (check_reduction_find(name) != NULL)
-        return &reduction;
+        return &check_reduction_layer;
     const check_layer_operator *found = find_in(check_row_layers, check_row_layer_count, name);
     if (found == NULL)
         found = find_in(check_window_layers, check_window_layer_count, name);
     return found != NULL ? found : find_in(check_move_layers, check_move_layer_count, name);
-}
-
-bool
-check_is_referenced(const char *name)
-{
-    return check_layer_find(name) != NULL;
 }

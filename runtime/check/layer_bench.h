@@ -27,7 +27,8 @@ typedef struct check_layer {
     double *wanted[CHECK_PLACES]; /* NULL: the call doesn't write it */
     int64_t integers[CHECK_LAYER_VALUES][CHECK_DIMS];
     const openreg_tensor *list[CHECK_LAYER_LIST];
-    enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED } layout; /* of all calls; STRIDED: the results' too */
+    enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED, CHECK_ANY } layout; /* of all calls; the last: results' too */
+    double terms;               /* that a number of the results is the sum of, where they are many */
     bool has_strides;           /* some of the arguments lie with gaps or in another order */
     char more[120], buffer[64]; /* numbers of the call, for messages; the builder's, for names */
 } check_layer;
@@ -50,7 +51,6 @@ void check_layer_real(check_layer *l, const char *name, double number);
 void check_layer_dtype(check_layer *l, const char *name, openreg_dtype dtype);
 void check_layer_ints(check_layer *l, const char *name, int count, const int64_t *numbers);
 void check_layer_bools(check_layer *l, const char *name, int count, const bool *truths);
-
 void check_layer_text(check_layer *l, const char *name, const char *text);
 
 double *check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape);
@@ -62,21 +62,22 @@ void check_layer_result_is(check_layer *l, int place);
 /* Uniform from `least` to `most`. */
 int64_t check_layer_between(check_layer *l, int64_t least, int64_t most);
 bool check_layer_toss(check_layer *l);
-/* Sizes up to `most`; the number of elements. */
+/* check_bench_shape() */
 int64_t check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape);
 /* As a number of the call's type has it. */
 double check_layer_rounded(const check_layer *l, double number);
 
-/* Builds calls of each operator that the driver has, and compares. */
-void check_layer_run(check_context *c, const check_layer_operator *operators, size_t count);
+/* Builds calls of each operator of the check's list that the driver has, and compares. */
+void check_layer_run(check_context *c);
 
 /* Every operator that the references have; NULL if there is none of that name. */
 const check_layer_operator *check_layer_find(const char *name);
+extern const check_layer_operator check_product_layer, check_reduction_layer; /* of all of them */
 extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[];
 extern const size_t check_row_layer_count, check_window_layer_count, check_move_layer_count;
 
 /* A call of any operator that the references have can be made again and again. */
-void check_layer_set_up(check_layer *l, check_context *c);
+void check_layer_set_up(check_layer *l, check_context *c, int32_t dev);
 bool check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype,
                        const check_layer_operator *op);
 /* False if the kernel refuses it. */
@@ -84,8 +85,6 @@ bool check_layer_call(check_layer *l);
 /* Its parts, for several calls at once: check_layer_write(), check_layer_repeat(), and this with what that has returned. */
 void check_layer_write(check_layer *l);
 bool check_layer_end(check_layer *l, openreg_status status);
-/* The same, with nothing compared. */
-bool check_layer_try(check_layer *l);
 /* Queues it and does not wait. Scratch memory goes back at the next call. */
 openreg_status check_layer_repeat(check_layer *l);
 

@@ -39,47 +39,45 @@ exponentials(const rows *r, const double *x, double *y, bool is_log)
 }
 
 static int64_t
-pick_dim(check_layer *l, int32_t ndim)
+pick_dim(check_layer *l, int32_t ndim, const int64_t *shape)
 {
-    return check_layer_between(l, 0, ndim - 1) - (check_layer_toss(l) ? ndim : 0);
+    int64_t dim = check_layer_between(l, 0, ndim - 1);
+    for (int32_t d = 0; d < ndim; ++d)
+        dim = shape[d] > 6 && check_layer_between(l, 0, 3) > 0 ? d : dim; /* a long one, by preference */
+    return dim - (check_layer_toss(l) ? ndim : 0);
 }
 
-static void
-forward_softmax(check_layer *l, bool is_log)
+static bool
+is_log_softmax(const check_layer *l)
 {
-    int64_t shape[4];
-    const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    (void)check_layer_shape(l, ndim, 6, shape);
-    const double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);
-    const int64_t dim = pick_dim(l, ndim);
-    const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
-    check_layer_int(l, "dim", dim);
-    check_layer_bool(l, "half_to_float", false);
-    exponentials(&r, x, check_layer_result(l, l->dtype, ndim, shape), is_log);
+    return strncmp(l->b.kernel->name, "aten::_log", 10) == 0;
 }
 
 static void
 softmax(check_layer *l)
 {
-    forward_softmax(l, false);
-}
-
-static void
-log_softmax(check_layer *l)
-{
-    forward_softmax(l, true);
-}
-
-static void
-softmax_gradient(check_layer *l, bool is_log)
-{
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    const int64_t count = check_layer_shape(l, ndim, 6, shape), dim = pick_dim(l, ndim);
+    (void)check_layer_shape(l, ndim, 6, shape);
+    const double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);
+    const int64_t dim = pick_dim(l, ndim, shape);
+    const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
+    check_layer_int(l, "dim", dim);
+    check_layer_bool(l, "half_to_float", false);
+    exponentials(&r, x, check_layer_result(l, l->dtype, ndim, shape), is_log_softmax(l));
+}
+
+static void
+softmax_backward(check_layer *l)
+{
+    const bool is_log = is_log_softmax(l);
+    int64_t shape[4];
+    const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
+    const int64_t count = check_layer_shape(l, ndim, 6, shape), dim = pick_dim(l, ndim, shape);
     const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, ndim, shape);
-    double *const y = check_layer_tensor(l, "output", l->dtype, ndim, shape), *const x = malloc(sizeof(double) *
-                                                                                                (size_t)count);
+    double *const y = check_layer_tensor(l, "output", l->dtype, ndim, shape);
+    double *const x = malloc(sizeof(double) * (size_t)count);
     memcpy(x, y, sizeof(double) * (size_t)count);
     exponentials(&r, x, y, is_log);
     free(x);
@@ -98,18 +96,6 @@ softmax_gradient(check_layer *l, bool is_log)
             out[i] = is_log ? grad[i] - exp(y[i]) * sum : (grad[i] - sum) * y[i];
         }
     }
-}
-
-static void
-softmax_backward(check_layer *l)
-{
-    softmax_gradient(l, false);
-}
-
-static void
-log_softmax_backward(check_layer *l)
-{
-    softmax_gradient(l, true);
 }
 
 /* ------------------------------------------------------------------------------------------------------ normalisations */
@@ -224,13 +210,11 @@ layer_norm_backward(check_layer *l)
     int32_t ndim, last;
     const rows r = pick_layer_shape(l, &ndim, &last, shape, of_rows);
     const int64_t *const inner = shape + ndim - last;
-    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape), *const x = check_layer_tensor(
-                                                                                             l, "input", l->dtype, ndim,
-                                                                                             shape);
+    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape);
+    const double *const x = check_layer_tensor(l, "input", l->dtype, ndim, shape);
     check_layer_ints(l, "normalized_shape", last, inner);
-    double *const mean = check_layer_tensor(l, "mean", l->dtype, ndim, of_rows), *const scale = check_layer_tensor(
-                                                                                     l, "rstd", l->dtype, ndim,
-                                                                                     of_rows);
+    double *const mean = check_layer_tensor(l, "mean", l->dtype, ndim, of_rows);
+    double *const scale = check_layer_tensor(l, "rstd", l->dtype, ndim, of_rows);
     for (int64_t row = 0; row < r.size; ++row) {
         const moments m = moments_of(x, &r, row, 0.5);
         mean[row] = check_layer_rounded(l, m.mean);
@@ -244,6 +228,7 @@ layer_norm_backward(check_layer *l)
     double *const of_input = maybe_result(l, mask[0], ndim, shape),
                   *const of_weight = maybe_result(l, mask[1], last, inner),
                   *const of_bias = maybe_result(l, mask[2], last, inner);
+    l->terms = (double)r.size;
     for (int64_t row = 0; row < r.size; ++row) {
         const moments m = {mean[row], scale[row], 0};
         if (of_input != NULL)
@@ -328,15 +313,13 @@ batch_norm_backward(check_layer *l)
     const rows r = pick_batch_shape(l, &ndim, shape);
     const bool is_training = check_layer_toss(l);
     const double eps = 0.5;
-    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape), *const x = check_layer_tensor(
-                                                                                             l, "input", l->dtype, ndim,
-                                                                                             shape);
+    const double *const grad = check_layer_tensor(l, "grad_out", l->dtype, ndim, shape);
+    const double *const x = check_layer_tensor(l, "input", l->dtype, ndim, shape);
     const double *const weight = maybe_tensor(l, "weight", check_layer_toss(l), 1, &r.size);
     const double *const mean = maybe_tensor(l, "running_mean", true, 1, &r.size);
     const double *const variance = positive_tensor(l, "running_var", true, r.size);
-    double *const save_mean = maybe_tensor(l, "save_mean", is_training, 1, &r.size), *const save_scale = maybe_tensor(
-                                                                                         l, "save_invstd", is_training,
-                                                                                         1, &r.size);
+    double *const save_mean = maybe_tensor(l, "save_mean", is_training, 1, &r.size);
+    double *const save_scale = maybe_tensor(l, "save_invstd", is_training, 1, &r.size);
     const bool mask[] = {check_layer_toss(l), weight != NULL && check_layer_toss(l),
                          weight != NULL && check_layer_toss(l)};
     check_layer_bool(l, "train", is_training);
@@ -345,6 +328,7 @@ batch_norm_backward(check_layer *l)
     double *const of_input = maybe_result(l, mask[0], ndim, shape),
                   *const of_weight = maybe_result(l, mask[1], 1, &r.size),
                   *const of_bias = maybe_result(l, mask[2], 1, &r.size);
+    l->terms = (double)(r.outer * r.inner);
     for (int64_t channel = 0; channel < r.size; ++channel) {
         moments m = {mean[channel], 1 / sqrt(variance[channel] + eps), 0};
         if (is_training) {
@@ -384,15 +368,17 @@ pick_classes(check_layer *l, const char *name, int64_t count, int64_t classes, i
 static void
 nll_loss(check_layer *l)
 {
-    const int64_t shape[] = {check_layer_between(l, 1, 7), check_layer_between(l, 2, 6)};
+    int64_t shape[2];
+    (void)check_layer_shape(l, 2, 6, shape);
+    shape[1] += shape[1] == 1; /* of classes there are two */
     const int64_t reduction = check_layer_between(l, 0, 2), ignored = check_layer_toss(l) ? -100 : 1;
     const double *const x = check_layer_tensor(l, "self", l->dtype, 2, shape);
     const double *const at = pick_classes(l, "target", shape[0], shape[1], ignored);
     const double *const weight = positive_tensor(l, "weight", check_layer_toss(l), shape[1]);
     check_layer_int(l, "reduction", reduction);
     check_layer_int(l, "ignore_index", ignored);
-    double *const out = check_layer_result(l, l->dtype, reduction == 0, shape), *const total = check_layer_result(
-                                                                                    l, l->dtype, 0, NULL);
+    double *const out = check_layer_result(l, l->dtype, reduction == 0, shape);
+    double *const total = check_layer_result(l, l->dtype, 0, NULL);
     double sum = 0, weights = 0;
     for (int64_t i = 0; i < shape[0]; ++i) {
         if ((int64_t)at[i] == ignored)
@@ -412,7 +398,9 @@ nll_loss(check_layer *l)
 static void
 nll_loss_backward(check_layer *l)
 {
-    const int64_t shape[] = {check_layer_between(l, 1, 7), check_layer_between(l, 2, 6)};
+    int64_t shape[2];
+    (void)check_layer_shape(l, 2, 6, shape);
+    shape[1] += shape[1] == 1; /* of classes there are two */
     const int64_t reduction = check_layer_between(l, 0, 2), ignored = check_layer_toss(l) ? -100 : 1;
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, reduction == 0, shape);
     (void)check_layer_tensor(l, "self", l->dtype, 2, shape);
@@ -434,6 +422,21 @@ nll_loss_backward(check_layer *l)
 
 /* ---------------------------------------------------------------------------------------------------------- embeddings */
 
+/* Sizes of the table and of its indices, of which there are so many; one of the two may have a long dimension. */
+static int64_t
+pick_table(check_layer *l, int64_t *table, int32_t *ndim, int64_t *shape)
+{
+    const bool is_table = check_layer_toss(l);
+    *ndim = (int32_t)check_layer_between(l, 0, 3);
+    if (is_table)
+        (void)check_layer_shape(l, 2, 7, table);
+    const int64_t count = check_layer_shape(l, *ndim, 4, shape);
+    l->b.longest = 0;
+    if (!is_table)
+        (void)check_layer_shape(l, 2, 7, table);
+    return count;
+}
+
 static double *
 pick_rows(check_layer *l, int32_t ndim, const int64_t *shape, int64_t count, int64_t most)
 {
@@ -447,10 +450,9 @@ pick_rows(check_layer *l, int32_t ndim, const int64_t *shape, int64_t count, int
 static void
 embedding(check_layer *l)
 {
-    int64_t shape[4];
-    const int64_t table[] = {check_layer_between(l, 1, 9), check_layer_between(l, 1, 7)};
-    const int32_t ndim = (int32_t)check_layer_between(l, 0, 3);
-    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    int64_t shape[4], table[2];
+    int32_t ndim;
+    const int64_t count = pick_table(l, table, &ndim, shape);
     const double *const weight = check_layer_tensor(l, "weight", l->dtype, 2, table);
     const double *const at = pick_rows(l, ndim, shape, count, table[0]);
     check_layer_int(l, "padding_idx", check_layer_between(l, -1, table[0] - 1));
@@ -465,11 +467,9 @@ embedding(check_layer *l)
 static void
 embedding_backward(check_layer *l)
 {
-    int64_t shape[4];
-    const int64_t table[] = {check_layer_between(l, 1, 6), check_layer_between(l, 1, 7)};
-    const int64_t padding = check_layer_between(l, -1, table[0] - 1);
-    const int32_t ndim = (int32_t)check_layer_between(l, 0, 3);
-    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    int64_t shape[4], table[2];
+    int32_t ndim;
+    const int64_t count = pick_table(l, table, &ndim, shape), padding = check_layer_between(l, -1, table[0] - 1);
     const bool is_scaled = check_layer_between(l, 0, 3) == 0;
     shape[ndim] = table[1];
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, ndim + 1, shape);
@@ -477,7 +477,7 @@ embedding_backward(check_layer *l)
     check_layer_int(l, "num_weights", table[0]);
     check_layer_int(l, "padding_idx", padding);
     check_layer_bool(l, "scale_grad_by_freq", is_scaled);
-    double *const out = check_layer_result(l, l->dtype, 2, table), uses[6] = {0};
+    double *const out = check_layer_result(l, l->dtype, 2, table), uses[1100] = {0};
     for (int64_t i = 0; i < count; ++i)
         ++uses[(int64_t)at[i]];
     for (int64_t i = 0; i < count * table[1]; ++i) {
@@ -491,9 +491,9 @@ embedding_backward(check_layer *l)
 
 const check_layer_operator check_row_layers[] = {
     {"aten::_softmax", softmax},
-    {"aten::_log_softmax", log_softmax},
+    {"aten::_log_softmax", softmax},
     {"aten::_softmax_backward_data", softmax_backward},
-    {"aten::_log_softmax_backward_data", log_softmax_backward},
+    {"aten::_log_softmax_backward_data", softmax_backward},
     {"aten::native_layer_norm", layer_norm},
     {"aten::native_layer_norm_backward", layer_norm_backward},
     {"aten::native_batch_norm", batch_norm},
@@ -505,12 +505,6 @@ const check_layer_operator check_row_layers[] = {
 };
 const size_t check_row_layer_count = sizeof check_row_layers / sizeof check_row_layers[0];
 
-static void
-layers_are_right(check_context *c)
-{
-    check_layer_run(c, check_row_layers, check_row_layer_count);
-}
-
 static const check_case cases[] = {
     {"kernel.layers", "extension", CHECK_KERNELS | CHECK_LONG,
      "kernels.h: softmax, normalisations, losses of classes and embeddings, and their gradients: any dimensions, "
@@ -519,6 +513,6 @@ static const check_case cases[] = {
      "operator says.",
      "mean and rstd have the input's dimensions, those that are normalised with size 1; ignored classes count in no "
      "sum.",
-     layers_are_right},
+     check_layer_run},
 };
 const check_group check_layer_group = CHECK_GROUP(2, cases);

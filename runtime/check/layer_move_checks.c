@@ -18,6 +18,12 @@ pick_target(check_layer *l, const char *name, int32_t ndim, const int64_t *shape
 }
 
 static bool
+has_name(const check_layer *l, const char *name)
+{
+    return strcmp(l->b.kernel->name, name) == 0;
+}
+
+static bool
 is_expanded(const check_layer *l)
 {
     return (l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
@@ -26,8 +32,9 @@ is_expanded(const check_layer *l)
 /* ------------------------------------------------------------------------------------------------------------- joining */
 
 static void
-join(check_layer *l, bool is_stack)
+join(check_layer *l)
 {
+    const bool is_stack = has_name(l, "aten::stack");
     int64_t shape[CHECK_DIMS], out_shape[CHECK_DIMS], own[CHECK_DIMS], sizes[CHECK_LAYER_LIST];
     const int32_t ndim = (int32_t)check_layer_between(l, is_stack ? 0 : 1, 4), results = ndim + is_stack;
     const int count = (int)check_layer_between(l, 1, CHECK_LAYER_LIST);
@@ -39,7 +46,7 @@ join(check_layer *l, bool is_stack)
     for (int t = 0; t < count; ++t) {
         memcpy(own, shape, sizeof own);
         if (!is_stack)
-            own[dim] = check_layer_between(l, count > 1 ? 0 : 1, 4);
+            own[dim] = check_layer_between(l, count > 1 ? 0 : 1, shape[dim] > 4 ? shape[dim] : 4);
         parts[t] = check_layer_tensor(l, NULL, l->dtype, ndim, own);
         total += sizes[t] = is_stack ? 1 : own[dim];
     }
@@ -55,18 +62,6 @@ join(check_layer *l, bool is_stack)
     for (int t = 0; t < count; before += sizes[t++])
         for (int64_t i = 0; i < outer * sizes[t] * inner; ++i)
             out[(i / (sizes[t] * inner) * total + before) * inner + i % (sizes[t] * inner)] = parts[t][i];
-}
-
-static void
-cat(check_layer *l)
-{
-    join(l, false);
-}
-
-static void
-stack(check_layer *l)
-{
-    join(l, true);
 }
 
 /* ---------------------------------------------------------------------------------------------------- copies and fills */
@@ -94,8 +89,9 @@ copy(check_layer *l)
 }
 
 static void
-fill_with(check_layer *l, bool has_value, bool is_tensor)
+fill(check_layer *l)
 {
+    const bool has_value = !has_name(l, "aten::zero_"), is_tensor = has_name(l, "aten::fill_.Tensor");
     int64_t shape[5];
     const int32_t ndim = (int32_t)check_layer_between(l, 0, 5);
     l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
@@ -125,29 +121,12 @@ fill_with(check_layer *l, bool has_value, bool is_tensor)
         wanted[i] = value;
 }
 
-static void
-fill_scalar(check_layer *l)
-{
-    fill_with(l, true, false);
-}
-
-static void
-fill_tensor(check_layer *l)
-{
-    fill_with(l, true, true);
-}
-
-static void
-zero(check_layer *l)
-{
-    fill_with(l, false, false);
-}
-
 /* ----------------------------------------------------------------------------------------------------------- triangles */
 
 static void
-triangle(check_layer *l, bool is_lower)
+triangle(check_layer *l)
 {
+    const bool is_lower = has_name(l, "aten::tril");
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 2, 4);
     l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
@@ -159,18 +138,6 @@ triangle(check_layer *l, bool is_lower)
         const int64_t distance = i % shape[ndim - 1] - i / shape[ndim - 1] % shape[ndim - 2];
         out[i] = (is_lower ? distance <= diagonal : distance >= diagonal) ? x[i] : 0;
     }
-}
-
-static void
-tril(check_layer *l)
-{
-    triangle(l, true);
-}
-
-static void
-triu(check_layer *l)
-{
-    triangle(l, false);
 }
 
 /* arange(start, end, step=1, *, out) */
@@ -191,28 +158,16 @@ arange(check_layer *l)
 /* --------------------------------------------------------------------------------------------------------------- check */
 
 const check_layer_operator check_move_layers[] = {
-    {"aten::cat", cat},
-    {"aten::stack", stack},
-    {"aten::copy_", copy},
-    {"aten::fill_.Scalar", fill_scalar},
-    {"aten::fill_.Tensor", fill_tensor},
-    {"aten::zero_", zero},
-    {"aten::tril", tril},
-    {"aten::triu", triu},
-    {"aten::arange.start_out", arange},
+    {"aten::cat", join},          {"aten::stack", join},        {"aten::copy_", copy},
+    {"aten::fill_.Scalar", fill}, {"aten::fill_.Tensor", fill}, {"aten::zero_", fill},
+    {"aten::tril", triangle},     {"aten::triu", triangle},     {"aten::arange.start_out", arange},
 };
 const size_t check_move_layer_count = sizeof check_move_layers / sizeof check_move_layers[0];
-
-static void
-moves_are_right(check_context *c)
-{
-    check_layer_run(c, check_move_layers, check_move_layer_count);
-}
 
 static const check_case cases[] = {
     {"kernel.moves", "extension", CHECK_KERNELS | CHECK_LONG,
      "kernels.h: cat and stack of any tensors, also of empty ones, copies between types, fills, triangles and ranges, "
      "into results of any strides.",
-     "The distance of two parts in the result is the part's size by the result's stride.", moves_are_right},
+     "The distance of two parts in the result is the part's size by the result's stride.", check_layer_run},
 };
 const check_group check_move_group = CHECK_GROUP(2, cases);

@@ -303,16 +303,10 @@ const check_layer_operator check_window_layers[] = {
 };
 const size_t check_window_layer_count = sizeof check_window_layers / sizeof check_window_layers[0];
 
-static void
-windows_are_right(check_context *c)
-{
-    check_layer_run(c, check_window_layers, check_window_layer_count);
-}
-
 static const check_case cases[] = {
     {"kernel.windows", "extension", CHECK_KERNELS | CHECK_LONG,
      "kernels.h: pooling and convolutions, and their gradients: strides, padding, dilation, groups, transposed ones, "
      "lists of one number for all dimensions, sizes that no window divides.",
-     "Padding of a pool is below every number, not 0; an empty `stride` is the kernel's size.", windows_are_right},
+     "Padding of a pool is below every number, not 0; an empty `stride` is the kernel's size.", check_layer_run},
 };
 const check_group check_window_group = CHECK_GROUP(2, cases);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* leak_checks.c: finds leaks by counting bytes of the device and of the heap, files, threads, addresses. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,22 +52,24 @@ use_memory(check_context *c, int i)
     check_free(c, 0, memory);
 }
 
-/* Four times the device's memory, a sixteenth at a time. */
+/* Four times the device's memory, at most a sixteenth at a time. */
 static void
 memory_does_not_run_out(check_context *c)
 {
     const uint64_t total = check_total_memory(c, 0);
     if (total == 0)
         check_skip("the driver does not say how much memory a device has");
+    const uint64_t size = check_within(c, 0, total / 16);
+    const int rounds = total / size < 1024 ? (int)(4 * total / size) : 4096;
     uint64_t before = 0, after = 0, all = 0;
     if (c->table.mem_info != NULL)
         MUST(c, mem_info, c->instance, 0, &before, &all);
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < rounds; ++i) {
         void *memory = NULL;
-        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(total / 16), &memory);
+        const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
         REQUIRE(status == OPENREG_OK,
-                "a sixteenth of the device's memory was allocated and freed %d times, and the next attempt returned %s",
-                i, check_status_name(status));
+                "%llu bytes of the device's memory were allocated and freed %d times, and the next attempt returned %s",
+                (unsigned long long)size, i, check_status_name(status));
         check_free(c, 0, memory);
     }
     if (c->table.mem_info == NULL)
@@ -97,48 +100,100 @@ typedef struct route {
     const char *name;
 } route;
 
-static route current;
-static size_t current_size;
+#define LAP 64 /* small copies go to as many places, which are cleared before and compared behind them */
 
-static void *
-end_of_route(check_context *c, int32_t dev, bool pinned)
+/* The copies of one slope: of so many bytes, at odd addresses or at aligned ones. */
+static struct {
+    int32_t from, to;
+    size_t size, step, room; /* bytes: of a copy, between two places, of all places */
+    bool is_odd;
+    int done;
+    char *source, *target;
+    unsigned char *pattern, *seen;
+    char what[160];
+} copies;
+
+/* Odd addresses are 1 and 3 behind a multiple of 4, of sources and targets in turn. */
+static size_t
+place_of(int i, size_t odd)
 {
-    return dev < 0 ? check_host_alloc(c, current_size, pinned) : check_alloc(c, dev, current_size);
+    return (size_t)i * copies.step + (copies.is_odd ? i % 2 == 0 ? odd : 4 - odd : 0);
 }
 
+static void
+put(check_context *c, int32_t dev, void *to, const void *from)
+{
+    if (dev < 0)
+        memcpy(to, from, copies.room);
+    else
+        check_write(c, dev, to, from, copies.room);
+}
+
+/* What a copy rarely drops or spoils shows too: each small one has a place of its own. */
 static void
 use_route(check_context *c, int i)
 {
-    static void *from, *to;
-    static route of;
-    static size_t size;
-    const int32_t dev = current.to >= 0 ? current.to : current.from;
-    if (memcmp(&of, &current, sizeof of) != 0 || size != current_size) {
-        from = end_of_route(c, current.from, current.pinned);
-        to = end_of_route(c, current.to, current.pinned);
-        of = current;
-        size = current_size;
+    const int places = copies.size > 4096 ? 1 : LAP, place = copies.done++ % places;
+    const int32_t dev = copies.to >= 0 ? copies.to : copies.from;
+    (void)i;
+    if (places > 1 && place == 0) {
+        memset(copies.seen, 0, copies.room);
+        put(c, copies.to, copies.target, copies.seen);
     }
-    MUST(c, copy, c->instance, dev, NULL, to, current.to, from, current.from, size);
-    if (i % 8 == 0 || size > 4096)
+    MUST(c, copy, c->instance, dev, NULL, copies.target + place_of(place, 3), copies.to,
+         copies.source + place_of(place, 1), copies.from, copies.size);
+    if (places == 1 || place % 8 == 7)
         check_sync(c, dev, NULL);
+    if (places == 1 || place < places - 1)
+        return;
+    if (copies.to < 0)
+        memcpy(copies.seen, copies.target, copies.room);
+    else
+        check_read(c, copies.to, copies.seen, copies.target, copies.room);
+    for (int k = 0; k < LAP; ++k)
+        REQUIRE(memcmp(copies.seen + place_of(k, 3), copies.pattern + place_of(k, 1), copies.size) == 0,
+                "%s: of %d copies, the last %d to a place each, that to place %d is wrong", copies.what, copies.done,
+                LAP, k);
 }
 
+/* Small and large ones on the first devices, and such at odd addresses on the last ones. */
 static void
-count_routes(check_context *c, const route *routes, size_t count)
+count_routes(check_context *c, const route *routes, size_t count, int32_t devices)
 {
-    char what[100];
-    for (size_t i = 0; i < count; ++i) {
-        if (routes[i].pinned && !check_has_pinned(c))
-            continue;
-        current = routes[i];
-        current_size = 100;
-        (void)snprintf(what, sizeof what, "copying 100 bytes %s", current.name);
-        check_slope(c, 1500, 6, use_route, what);
-        current_size = (size_t)700 << 10;
-        (void)snprintf(what, sizeof what, "copying 700 KiB %s", current.name);
-        check_slope(c, 120, 64, use_route, what);
-    }
+    static const struct {
+        size_t size;
+        bool is_odd;
+        const char *name;
+        int rounds;
+        unsigned books;
+    } kinds[] = {{100, false, "100 bytes", 1500, 6},
+                 {(size_t)700 << 10, false, "700 KiB", 120, 64},
+                 {101, true, "101 bytes at odd addresses", 1500, 6},
+                 {((size_t)700 << 10) + 1, true, "700 KiB at odd addresses", 120, 64}};
+    for (size_t i = 0; i < count; ++i)
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; ++k) {
+            const bool pinned = routes[i].pinned;
+            const int32_t beyond = kinds[k].is_odd ? c->devices - devices : 0;
+            if (pinned && !check_has_pinned(c))
+                continue;
+            memset(&copies, 0, sizeof copies);
+            copies.from = routes[i].from < 0 ? -1 : routes[i].from + beyond;
+            copies.to = routes[i].to < 0 ? -1 : routes[i].to + beyond;
+            copies.size = kinds[k].size;
+            copies.is_odd = kinds[k].is_odd;
+            copies.step = (copies.size + 7) / 4 * 4;
+            copies.room = copies.step * (copies.size > 4096 ? 1 : LAP);
+            copies.pattern = check_host_alloc(c, copies.room, false);
+            copies.seen = check_host_alloc(c, copies.room, false);
+            copies.source = copies.from < 0 ? check_host_alloc(c, copies.room, pinned)
+                                            : check_alloc(c, copies.from, copies.room);
+            copies.target = copies.to < 0 ? check_host_alloc(c, copies.room, pinned)
+                                          : check_alloc(c, copies.to, copies.room);
+            check_pattern(copies.pattern, copies.room, i);
+            put(c, copies.from, copies.source, copies.pattern);
+            (void)snprintf(copies.what, sizeof copies.what, "copying %s %s", kinds[k].name, routes[i].name);
+            check_slope(c, kinds[k].rounds, kinds[k].books, use_route, copies.what);
+        }
 }
 
 static void
@@ -149,15 +204,15 @@ copies_leave_nothing(check_context *c)
                                    {-1, 0, true, "from pinned memory to the device"},
                                    {0, -1, true, "from the device to pinned memory"},
                                    {0, 0, false, "on the device"}};
-    count_routes(c, routes, sizeof routes / sizeof routes[0]);
+    count_routes(c, routes, sizeof routes / sizeof routes[0], 1);
 }
 
 static void
 peer_copies_leave_nothing(check_context *c)
 {
-    static const route routes[] = {{1, 0, false, "from device 1 to device 0"},
-                                   {0, 1, false, "from device 0 to device 1"}};
-    count_routes(c, routes, sizeof routes / sizeof routes[0]);
+    static const route routes[] = {{1, 0, false, "from a device to the one before"},
+                                   {0, 1, false, "from a device to the next one"}};
+    count_routes(c, routes, sizeof routes / sizeof routes[0], 2);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ records */
@@ -229,18 +284,27 @@ ask(check_context *c, int i)
         MUST(c, host_alias, c->instance, 0, memory, &out);
 }
 
+static atomic_int calls[16]; /* of the last functions */
+
 static void
-nothing(void *argument)
+note_call(void *argument)
 {
-    (void)argument;
+    atomic_fetch_add((atomic_int *)argument, 1);
 }
 
+/* Each function runs once, which shows here if it does not now and then. */
 static void
 call_back(check_context *c, int i)
 {
-    MUST(c, host_func, c->instance, 0, NULL, nothing, NULL);
-    if (i % 16 == 0)
-        check_sync(c, 0, NULL);
+    static int queued;
+    (void)i;
+    MUST(c, host_func, c->instance, 0, NULL, note_call, &calls[queued++ % 16]);
+    if (queued % 16 != 0)
+        return;
+    check_sync(c, 0, NULL);
+    for (int k = 0; k < 16; ++k)
+        REQUIRE(atomic_load(&calls[k]) == queued / 16, "of %d host functions, each of which was waited for, one ran %s",
+                queued, atomic_load(&calls[k]) < queued / 16 ? "never" : "twice");
 }
 
 static void
@@ -391,7 +455,9 @@ static const check_case cases[] = {
      "mem_free() returns the addresses and the memory.", memory_does_not_run_out},
     {"leak.work", "", 0, "Work that has ended leaves nothing behind.",
      "A vendor's event or command buffer for each copy has to be released.", leaves_nothing},
-    {"leak.copies", "", 0, "Work that has ended leaves nothing behind: copies in each direction, small and large.",
+    {"leak.copies", "", 0,
+     "Work that has ended leaves nothing behind: copies in each direction, small and large, at any address; and none "
+     "of thousands is lost.",
      "A staging buffer, or the memory that was registered for a copy, is released when the copy has ended.",
      copies_leave_nothing},
     {"leak.peer_copies", "", CHECK_TWO_DEVICES,
@@ -401,7 +467,8 @@ static const check_case cases[] = {
      "Release the vendor's object of the record before, also if a stream waits for it.", leaves_nothing},
     {"leak.asks", "", 0, "Every slot that asks or waits leaves nothing behind.",
      "Objects that were retained for the query are released, whatever it returns.", leaves_nothing},
-    {"leak.host_funcs", "host_func", 0, "A host function that has run leaves nothing behind.",
+    {"leak.host_funcs", "host_func", 0,
+     "A host function runs exactly once, each of thousands, and leaves nothing behind.",
      "The vendor's event that called it, and the argument that holds function and argument.",
      host_functions_leave_nothing},
     {"leak.refused", "", 0, "A call that fails leaves nothing behind.",

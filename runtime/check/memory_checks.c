@@ -116,13 +116,14 @@ exhaustion_is_survived(check_context *c)
         const uint64_t total = check_total_memory(c, dev);
         if (total == 0)
             check_skip("the driver does not say how much memory a device has");
-        enum { MOST = 96 };
-        const uint64_t size = total / 32;
-        void *held[MOST];
+        enum { MOST = 4096 };
+        const uint64_t size = check_within(c, dev, total / 32);
+        static void *held[MOST];
+        const int most = total / size < MOST / 3 ? (int)(3 * total / size) : MOST;
         int first = 0, count = 0;
         for (int round = 0; round < 3; ++round) {
             openreg_status status = OPENREG_OK;
-            for (count = 0; count < MOST && status == OPENREG_OK; ++count) {
+            for (count = 0; count < most && status == OPENREG_OK; ++count) {
                 held[count] = held; /* what must stay when it fails */
                 status = MAY(c, mem_alloc, c->instance, dev, BYTES(size), &held[count]);
             }
@@ -139,7 +140,8 @@ exhaustion_is_survived(check_context *c)
                     count);
             if (round == 0)
                 first = count;
-            REQUIRE(count > 0, "not one thirty-second of device %d can be allocated", dev);
+            REQUIRE(count > 0, "not one piece of %llu bytes of device %d can be allocated", (unsigned long long)size,
+                    dev);
             check_free(c, dev, held[count - 1]);
             held[count - 1] = check_alloc(c, dev, size); /* there is room for that one again */
             while (count > 0)

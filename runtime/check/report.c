@@ -7,8 +7,6 @@
 
 #include <openreg/openreg.h>
 
-#include "kernel_reference.h"
-
 static const char *const outcomes[] = {"pass", "FAIL", "skip", "know"};
 
 int
@@ -76,14 +74,10 @@ print_not_checked(const check_report *report)
            report->target->seconds);
     if (report->identity.slots[0] != '\0')
         printf("  slots that the table lacks, which the runtime emulates: %s\n", report->identity.slots);
-    char list[sizeof report->identity.kernels];
-    int unknown = 0;
-    memcpy(list, report->identity.kernels, sizeof list);
-    for (const char *name = strtok(list, " "); name != NULL; name = strtok(NULL, " "))
-        if (!check_is_referenced(name))
-            printf("%s%s", unknown++ == 0 ? "  kernels without a reference here: " : " ", name);
-    if (unknown > 0)
-        printf("\n");
+    if (report->identity.kernels[0] != '\0')
+        printf("  kernels without a reference here: %s\n", report->identity.kernels);
+    if (report->identity.kernels_left_out > 0)
+        printf("    and %d more\n", report->identity.kernels_left_out);
     printf("  the driver's own asynchronous errors and lost devices, which no check can cause\n"
            "  that a slot leaves the vendor's current device of the thread as it was\n"
            "  that open() alone decides: variables of the environment, exceptions across the boundary\n");
@@ -112,15 +106,38 @@ check_report_end(const check_report *report)
         printf("nothing was checked\n");
     else if (!report->is_whole)
         printf("no failure in the requested checks\n");
-    else if (counts[CHECK_KNOWN] > 0)
-        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 ", but for what is known:\n", OPENREG_ABI_MAJOR,
-               (unsigned)report->identity.abi_minor, report->level, report->target->seed);
     else
-        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "\n", OPENREG_ABI_MAJOR,
-               (unsigned)report->identity.abi_minor, report->level, report->target->seed);
+        printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "%s\n", OPENREG_ABI_MAJOR,
+               (unsigned)report->identity.abi_minor, report->level, report->target->seed,
+               counts[CHECK_KNOWN] > 0 ? ", but for what is known:" : "");
     for (int i = 0; i < report->count; ++i)
         if (report->results[i].outcome == CHECK_KNOWN)
             printf("  known: %s (%s)\n", report->results[i].check->name, report->results[i].known);
+}
+
+/* Slots and what else a check needs, "a, b, c". */
+static void
+list_needs(const check_case *check, char *text, size_t size)
+{
+    static const struct {
+        uint32_t need;
+        const char *text;
+    } needs[] = {
+        {CHECK_TWO_DEVICES, "two devices"},
+        {CHECK_GATE, "a host_func that runs while its caller goes on"},
+        {CHECK_FORK_SAFE, "OPENREG_CAP_FORK_SAFE"},
+        {CHECK_FENCED, "OPENREG_CAP_FENCED"},
+        {CHECK_HOST_VISIBLE, "OPENREG_CAP_HOST_VISIBLE"},
+        {CHECK_KERNELS, "kernels"},
+        {CHECK_COMM, "openreg.comm"},
+    };
+    size_t length = 0;
+    text[0] = '\0';
+    for (const char *at = check->slots; *at != '\0' && length + 2 < size; ++at)
+        length += (size_t)snprintf(text + length, size - length, *at == ' ' ? ", " : "%c", *at);
+    for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)
+        if ((check->needs & needs[i].need) != 0 && length < size)
+            length += (size_t)snprintf(text + length, size - length, "%s%s", length == 0 ? "" : ", ", needs[i].text);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- files */
@@ -148,6 +165,25 @@ write_member(FILE *file, const char *key, const char *text, const char *end)
     (void)fprintf(file, "\"%s", end);
 }
 
+/* A list of texts, which `text` has with `separator` between them; none if it is empty. */
+static void
+write_list(FILE *file, const char *key, const char *text, const char *separator, const char *end)
+{
+    const size_t length = strlen(separator);
+    const char *const quote = text[0] != '\0' ? "\"" : "";
+    (void)fprintf(file, "\"%s\": [%s", key, quote);
+    while (*text != '\0') {
+        const char one[] = {*text, '\0'};
+        const bool is_between = strncmp(text, separator, length) == 0;
+        if (is_between)
+            (void)fprintf(file, "\", \"");
+        else
+            write_escaped(file, one, false);
+        text += is_between ? length : 1;
+    }
+    (void)fprintf(file, "%s]%s", quote, end);
+}
+
 static int
 close_file(FILE *file)
 {
@@ -159,6 +195,7 @@ int
 check_report_json(const check_report *report, const char *path)
 {
     static const char *const words[] = {"passed", "failed", "skipped", "known"};
+    char needs[256];
     FILE *const file = fopen(path, "w");
     if (file == NULL)
         return -1;
@@ -168,11 +205,14 @@ check_report_json(const check_report *report, const char *path)
     write_member(file, "path", report->target->path != NULL ? report->target->path : "", ", ");
     (void)fprintf(file,
                   "\"abi\": \"%u.%u\", \"devices\": %d, \"level\": %d, \"seed\": %" PRIu64
-                  ", \"seconds\": %.3f, \"conforms\": %s,\n \"checks\": [",
+                  ", \"seconds\": %.3f, \"conforms\": %s,\n ",
                   OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor, report->identity.devices, report->level,
                   report->target->seed, report->seconds,
                   check_report_failures(report) == 0 && report->is_whole && report->identity.devices > 0 ? "true"
                                                                                                          : "false");
+    write_list(file, "slots_missing", report->identity.slots, " ", ",\n ");
+    write_list(file, "kernels_without_reference", report->identity.kernels, " ", ",\n ");
+    (void)fprintf(file, "\"kernels_left_out\": %d,\n \"checks\": [", report->identity.kernels_left_out);
     for (int i = 0; i < report->count; ++i) {
         const check_result *const result = &report->results[i];
         (void)fprintf(file, "%s\n  {", i == 0 ? "" : ",");
@@ -184,6 +224,14 @@ check_report_json(const check_report *report, const char *path)
         if (result->known != NULL)
             write_member(file, "known", result->known, ", ");
         write_member(file, "calls", result->calls, ", ");
+        if (result->outcome == CHECK_SKIPPED) {
+            list_needs(result->check, needs, sizeof needs);
+            write_list(file, "needs", needs, ", ", ", ");
+        }
+        if (result->outcome == CHECK_FAILED || result->outcome == CHECK_KNOWN) {
+            write_member(file, "slot", result->slot, ", ");
+            write_member(file, "hint", result->check->hint, ", ");
+        }
         write_member(file, "rule", result->check->rule, "}");
     }
     (void)fprintf(file, "\n ]\n}\n");
@@ -251,25 +299,8 @@ print_wrapped(const char *label, const char *text)
 static void
 explain(int level, const check_case *check)
 {
-    static const struct {
-        uint32_t need;
-        const char *text;
-    } needs[] = {
-        {CHECK_TWO_DEVICES, "two devices"},
-        {CHECK_GATE, "a host_func that runs while its caller goes on"},
-        {CHECK_FORK_SAFE, "OPENREG_CAP_FORK_SAFE"},
-        {CHECK_FENCED, "OPENREG_CAP_FENCED"},
-        {CHECK_HOST_VISIBLE, "OPENREG_CAP_HOST_VISIBLE"},
-        {CHECK_KERNELS, "kernels"},
-        {CHECK_COMM, "openreg.comm"},
-    };
     char wanted[256];
-    (void)snprintf(wanted, sizeof wanted, "%s", check->slots);
-    for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)
-        if ((check->needs & needs[i].need) != 0) {
-            const size_t length = strlen(wanted);
-            (void)snprintf(wanted + length, sizeof wanted - length, "%s%s", length == 0 ? "" : ", ", needs[i].text);
-        }
+    list_needs(check, wanted, sizeof wanted);
     printf("%s  (level %d)\n", check->name, level);
     print_wrapped("rule ", check->rule);
     print_wrapped("hint ", check->hint);

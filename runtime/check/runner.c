@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include <openreg/comm.h>
-#include <openreg/kernels.h>
 
 #include "driver/driver_slots.h"
 #include "fixtures.h"
+#include "layer_bench.h"
 
 /* ------------------------------------------------------------------------------------------------------------- child */
 
@@ -202,6 +202,10 @@ static void
 read_end(const child *ended, bool is_in_time, int status, int limit, check_result *result)
 {
     char buffer[64], *const text = result->message;
+    const check_trail *const trail = ended->trail;
+    const unsigned last = trail->current > 0 ? (unsigned)trail->current - 1 : (trail->count - 1) % CHECK_CALLS;
+    if (trail->count > 0)
+        (void)snprintf(result->slot, sizeof result->slot, "%.39s", trail->calls[last].slot);
     result->outcome = CHECK_FAILED;
     if (!is_in_time)
         (void)snprintf(text, sizeof result->message, "it did not go on within %d seconds: it hangs %s", limit,
@@ -220,7 +224,7 @@ read_end(const child *ended, bool is_in_time, int status, int limit, check_resul
                            (WEXITSTATUS(status) != CHECK_EXIT_PASS && WEXITSTATUS(status) != CHECK_EXIT_SKIP &&
                             WEXITSTATUS(status) != CHECK_EXIT_FAIL);
     if (is_abrupt)
-        write_calls(ended->trail, result->calls, sizeof result->calls);
+        write_calls(trail, result->calls, sizeof result->calls);
 }
 
 void
@@ -250,11 +254,15 @@ check_run(const check_case *check, int level, const check_target *target, int li
 
 /* ---------------------------------------------------------------------------------------------------------- identity */
 
-static void
+/* False if it has no room. */
+static bool
 add_word(char *list, size_t size, const char *word)
 {
     const size_t length = strlen(list);
+    if (length + strlen(word) + 2 > size)
+        return false;
     (void)snprintf(list + length, size - length, "%s%s", length == 0 ? "" : " ", word);
+    return true;
 }
 
 #define USUAL_CALL 100e-6 /* seconds for a small copy and a wait, on a driver that is not slow */
@@ -290,16 +298,19 @@ identify_in_child(const check_target *target, check_identity *identity)
     for (int i = 0; i < OPENREG_SLOT_COUNT; ++i) {
         const char *missing;
         if (!check_has_slots(&c.table, openreg_slots[i].name, &missing))
-            add_word(identity->slots, sizeof identity->slots, openreg_slots[i].name);
+            (void)add_word(identity->slots, sizeof identity->slots, openreg_slots[i].name);
     }
     check_open(&c);
     identity->devices = c.devices;
     const openreg_kernels *kernels = NULL;
     if (c.table.extension != NULL)
         kernels = c.table.extension(c.instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION);
-    for (uint64_t i = 0; kernels != NULL && i < kernels->count; ++i)
-        add_word(identity->kernels, sizeof identity->kernels,
-                 ((const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size))->name);
+    for (uint64_t i = 0; kernels != NULL && i < kernels->count; ++i) {
+        const char *const name = check_kernel_at(kernels, i)->name;
+        if (name != NULL && check_layer_find(name) == NULL &&
+            !add_word(identity->kernels, sizeof identity->kernels, name))
+            ++identity->kernels_left_out;
+    }
     identity->slowness = measure_slowness(&c);
     check_pass();
 }

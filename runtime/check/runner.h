@@ -19,6 +19,7 @@ typedef struct check_result {
     check_outcome outcome;
     double seconds;
     char message[CHECK_MESSAGE_SIZE]; /* why it failed or was skipped, else "" */
+    char slot[40];                    /* the last one that was called, "": none */
     const char *known;                /* the reason of the command line for CHECK_KNOWN, else NULL */
     char calls[CHECK_CALLS * 128];    /* after a crash or a hang: the last calls of slots, a line each */
 } check_result;
@@ -32,10 +33,11 @@ typedef struct check_identity {
     char name[32], version[64];
     uint32_t abi_minor;
     uint64_t caps;
-    int32_t devices;    /* -1: open() failed, or there is none */
-    double slowness;    /* how much longer than usual a call takes here and now, at least 1 */
-    char slots[512];    /* optional slots that the table lacks, "a b c" */
-    char kernels[2048]; /* operators of openreg.kernels, "a b c" */
+    int32_t devices;          /* -1: open() failed, or there is none */
+    double slowness;          /* how much longer than usual a call takes here and now, at least 1 */
+    char slots[512];          /* optional slots that the table lacks, "a b c" */
+    char kernels[1 << 16];    /* those of openreg.kernels that no check has a reference for, "a b c" */
+    int32_t kernels_left_out; /* and those that had no room there */
     char message[CHECK_MESSAGE_SIZE];
 } check_identity;
 

@@ -15,12 +15,9 @@ devices_are_there(check_context *c)
 {
     const int32_t devices = check_start_runtime(c);
     for (int32_t i = 0; i < devices; ++i) {
-        openreg_device_properties properties;
         uint64_t unused = 0, total = 0;
-        memset(&properties, 0, sizeof properties);
-        properties.struct_size = sizeof properties;
         OK(openreg_set_device(i));
-        OK(openreg_device_get_properties(i, &properties));
+        const openreg_device_properties properties = check_properties(i);
         REQUIRE(strcmp(properties.driver, c->table.name) == 0, "device %d belongs to the driver \"%s\"", i,
                 properties.driver);
         REQUIRE(properties.name[0] != '\0', "device %d has no name", i);
@@ -237,26 +234,23 @@ static void
 memory_ends_and_comes_back(check_context *c)
 {
     check_start_runtime(c);
-    openreg_device_properties properties;
-    memset(&properties, 0, sizeof properties);
-    properties.struct_size = sizeof properties;
-    OK(openreg_device_get_properties(0, &properties));
-    const uint64_t total = properties.total_memory;
+    const uint64_t total = check_properties(0).total_memory;
     if (total == 0)
         check_skip("the driver does not say how much memory a device has");
-    enum { MOST = 96 };
-    void *held[MOST];
-    const size_t size = (size_t)(total / 32);
+    enum { MOST = 4096 };
+    static void *held[MOST];
+    const size_t size = (size_t)check_third_within(0, total / 32);
+    const int most = total / size < MOST / 3 ? (int)(3 * total / size) : MOST;
     for (int round = 0; round < 3; ++round) {
         int count = 0;
         openreg_status status = OPENREG_OK;
-        while (count < MOST && (status = openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &held[count])) == OPENREG_OK)
+        while (count < most && (status = openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &held[count])) == OPENREG_OK)
             ++count;
         if (status == OPENREG_OK)
             check_skip("device 0 gave out three times its memory");
         REQUIRE(status == OPENREG_E_NOMEM, "a full device is %s for openreg_malloc(): %s", openreg_status_name(status),
                 openreg_last_error()->message);
-        REQUIRE(count > 4, "only %d thirty-seconds of the device's memory can be allocated", count);
+        REQUIRE(count > 4, "only %d times %zu bytes of the device's memory can be allocated", count, size);
         for (int i = 0; i < count; ++i)
             OK(openreg_free(held[i]));
         /* All is in the cache now, in pieces too small for this: the cache has to release them first. */

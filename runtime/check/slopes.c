@@ -39,16 +39,17 @@ static check_counts
 count_all(check_context *c, int threads)
 {
     check_counts counts;
-    if (c->instance != NULL) /* behind the runtime `once` waits itself */
-        MUST(c, device_sync, c->instance, 0);
+    for (int32_t dev = 0; c->instance != NULL && dev < c->devices; ++dev) /* behind the runtime `once` waits itself */
+        MUST(c, device_sync, c->instance, dev);
     const int left = threads > 0 ? check_threads_down_to(threads) : 0;
     counts = check_count_now();
     if (threads > 0)
         counts.threads = left;
-    uint64_t unused = 0, total;
-    if (c->instance != NULL && c->table.mem_info != NULL)
-        MUST(c, mem_info, c->instance, 0, &unused, &total);
-    counts.device = unused;
+    for (int32_t dev = 0; c->instance != NULL && c->table.mem_info != NULL && dev < c->devices; ++dev) {
+        uint64_t unused = 0, total;
+        MUST(c, mem_info, c->instance, dev, &unused, &total);
+        counts.device += unused;
+    }
     return counts;
 }
 

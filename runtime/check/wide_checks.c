@@ -30,7 +30,7 @@ alloc_wide(check_context *c, uint64_t size, uint64_t touched)
                    (unsigned long long)((touched >> 20) + 3072));
     void *memory = NULL;
     const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
-    if (status == OPENREG_E_NOMEM)
+    if (status == OPENREG_E_NOMEM || (status != OPENREG_OK && check_within(c, 0, size) < size))
         check_skip("device 0 has no %llu MiB in one piece", (unsigned long long)(size >> 20));
     check_succeeded("mem_alloc", status);
     return memory;

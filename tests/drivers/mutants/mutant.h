@@ -45,7 +45,8 @@ const void *mutant_graph(uint32_t version);
 
 /* What the odd driver still has to free. */
 void mutant_end_frees(openreg_instance instance);
-/* What it keeps of freed memory. */
+/* The largest allocation that it says it has, and what it keeps of freed memory. */
+uint64_t mutant_most(openreg_instance instance, int32_t dev);
 uint64_t mutant_kept_bytes(int32_t dev);
 
 /* A stream was given work that it has not been waited for. */

@@ -21,6 +21,14 @@ mutant_device_count(openreg_instance instance, int32_t *out)
     return status;
 }
 
+uint64_t
+mutant_most(openreg_instance instance, int32_t dev)
+{
+    uint64_t unused, total = 0;
+    (void)mutant_base->mem_info(instance, dev, &unused, &total);
+    return IS(odd_most) ? total / 16 : (uint64_t)64 << 20;
+}
+
 static openreg_status
 mutant_device_info(openreg_instance instance, int32_t dev, openreg_device_info *inout)
 {
@@ -28,6 +36,8 @@ mutant_device_info(openreg_instance instance, int32_t dev, openreg_device_info *
     const openreg_status status = mutant_base->device_info(instance, IS(info_of_first) ? 0 : dev, inout);
     if (mutant_current >= mutant_runtime_last_byte)
         inout->caps &= ~OPENREG_CAP_HOST_VISIBLE;
+    if (IS(odd_most) || IS(most_refused))
+        inout->max_allocation = mutant_most(instance, dev);
     if (IS(alignment_odd))
         inout->min_alignment = 3;
     if (IS(priorities_swapped)) {

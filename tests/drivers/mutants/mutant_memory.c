@@ -56,6 +56,9 @@ fits(openreg_instance instance, int32_t dev, uint64_t size)
 static openreg_status
 mutant_refuse(openreg_instance instance, int32_t dev, uint64_t size)
 {
+    const uint64_t beside = IS(most_refused) ? 4096 : 0; /* for a header */
+    if ((IS(odd_most) || IS(most_refused)) && size > mutant_most(instance, dev) - beside)
+        return openreg_fail(instance->host, OPENREG_E_NOMEM, 2, "more than one allocation may have");
     if (fits(instance, dev, size))
         return OPENREG_OK;
     if (IS(nomem_code))
@@ -262,6 +265,8 @@ static openreg_status
 mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
 {
     static int frees;
+    if (IS(idle_overtakes))
+        mutant_run_late_copy();
     if (IS(frees_in_a_row) && frees_without_allocation++ > 0)
         return OPENREG_OK;
     if (IS(odd_frees) && ptr != NULL)
@@ -342,7 +347,10 @@ typedef struct copy_call {
     openreg_driver_stream stream;
 } copy_call;
 
-static copy_call late; /* held back, if its instance is set */
+static copy_call late;       /* held back, if its instance is set */
+static copy_call late_write; /* behind it */
+static uint64_t late_since;  /* nanoseconds */
+static pthread_mutex_t late_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static openreg_status
 run_copy(const copy_call *call)
@@ -354,10 +362,17 @@ run_copy(const copy_call *call)
 void
 mutant_run_late_copy(void)
 {
-    const copy_call call = late;
-    late.instance = NULL;
+    (void)pthread_mutex_lock(&late_lock);
+    const copy_call call = late, write = late_write;
+    const bool is_idle = write.instance != NULL && openreg_sim_now() - late_since > 3000000;
+    late.instance = late_write.instance = NULL;
+    if (is_idle) /* the write did not wait for what was only collected */
+        (void)run_copy(&write);
     if (call.instance != NULL)
         (void)run_copy(&call);
+    if (write.instance != NULL && !is_idle)
+        (void)run_copy(&write);
+    (void)pthread_mutex_unlock(&late_lock);
 }
 
 void
@@ -404,6 +419,8 @@ spoil_copy(copy_call *c)
         (IS(pinned_to_leaks) && is_to && is_pinned) || (IS(pinned_from_leaks) && is_from && is_pinned) ||
         (IS(peer_leaks) && is_peer))
         mutant_leaked = malloc(40);
+    if (IS(from_odd_leaks) && is_from && (uintptr_t)c->src % 2 != 0)
+        mutant_leaked = malloc(200);
     if (IS(large_leaks) && is_to && c->size >= 65536) /* a staging buffer */
         mutant_leaked = malloc(c->size);
     const openreg_alloc_info info = openreg_alloc_bytes(c->size);
@@ -427,7 +444,9 @@ spoil_copy(copy_call *c)
     if (IS(byte_in_word) && is_to && c->size == 1)
         c->dst = (char *)((uintptr_t)c->dst & ~(uintptr_t)3);
     const ptrdiff_t distance = c->dst - c->src;
-    if ((IS(peer_nothing) && !is_to && !is_from && c->dst_dev != c->src_dev) ||
+    static int small;
+    if ((IS(small_rarely) && c->size < 4096 && ++small % 500 == 0) ||
+        (IS(peer_nothing) && !is_to && !is_from && c->dst_dev != c->src_dev) ||
         (IS(within_nothing) && distance > -6000 && distance < 6000) ||
         (IS(host_for_first) && is_to && c->dst_dev > 0 && is_pinned) || mutant_fork_broke)
         c->size = 0;
@@ -442,6 +461,28 @@ copy_racily(const copy_call *c)
     (void)usleep(20);
     const copy_call mine = shared;
     return run_copy(&mine);
+}
+
+/* Holds back the last copy but of writes, and a write behind it. */
+static openreg_status
+collect_copy(const copy_call *c)
+{
+    (void)pthread_mutex_lock(&late_lock);
+    const bool is_write = c->src_dev < 0, is_behind = is_write && late.instance != NULL &&
+                                                      late_write.instance == NULL && late.stream == c->stream &&
+                                                      late.stream_dev == c->stream_dev &&
+                                                      openreg_sim_is_pinned(c->instance, c->src, c->size);
+    if (!is_behind)
+        mutant_run_late_copy();
+    openreg_status status = OPENREG_OK;
+    if (is_write && !is_behind)
+        status = run_copy(c);
+    else
+        *(is_behind ? &late_write : &late) = *c;
+    if (is_behind)
+        late_since = openreg_sim_now();
+    (void)pthread_mutex_unlock(&late_lock);
+    return status;
 }
 
 static openreg_status
@@ -472,12 +513,21 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
         mutant_leaked = malloc(40);
     spoil_copy(&call);
     mutant_note_work(stream);
+    if ((IS(peer_early) || (IS(peer_no_wait) && stream_dev == dst_dev)) && dst_dev >= 0 && src_dev >= 0 &&
+        dst_dev != src_dev) { /* in the call, beside the stream */
+        (void)mutant_base->stream_create(instance, stream_dev, 0, 0, &call.stream);
+        const openreg_status status = run_copy(&call);
+        (void)mutant_base->stream_destroy(instance, stream_dev, call.stream);
+        return status;
+    }
     if (IS(racy_copy) || IS(runtime_racy_copy))
         return copy_racily(&call);
     if (IS(reorders) && dst_dev >= 0 && src_dev >= 0 && ++copies % 7 == 0 && late.instance == NULL) {
         late = call;
         return OPENREG_OK;
     }
+    if (IS(idle_overtakes))
+        return collect_copy(&call);
     if (IS(destroy_drops)) {
         mutant_run_late_copy();
         late = call;

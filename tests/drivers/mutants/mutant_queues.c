@@ -383,7 +383,8 @@ call_and_free(void *argument)
     call->function(call->argument);
     if (IS(func_locked))
         mutant_unlock();
-    if (IS(func_twice))
+    static atomic_int called;
+    if (IS(func_twice) || (IS(func_twice_rarely) && atomic_fetch_add(&called, 1) % 200 == 199))
         call->function(call->argument);
     free(call);
 }
@@ -418,6 +419,9 @@ mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
     mutant_run_late_copy();
     if (IS(host_func_leaks))
         mutant_leaked = malloc(40);
+    static int funcs;
+    if (IS(func_rarely) && ++funcs % 200 == 0)
+        return OPENREG_OK;
     func_call *const call = malloc(sizeof *call);
     *call = (func_call){function, argument};
     if (IS(func_of_stream)) { /* a stream's state, in two steps without its lock */

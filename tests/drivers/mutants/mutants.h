@@ -62,6 +62,7 @@
     X(alignment_odd, "info.fields runtime.devices") \
     X(priorities_swapped, "info.fields") \
     X(name_empty, "info.fields") \
+    X(most_refused, "info.fields") \
     X(info_overruns, "info.size") \
     X(info_of_first, "info.devices") \
     X(info_changes, "info.constant") \
@@ -99,6 +100,8 @@
     X(words_alone, "copy.on_device") \
     X(peer_swapped, "copy.between_devices") \
     X(peer_nothing, "copy.between_devices") \
+    X(peer_early, "copy.between_devices") \
+    X(peer_no_wait, "copy.between_devices") \
     X(within_nothing, "copy.within") \
     X(size_26_bits, "copy.large") \
     X(tail_to, "copy.tails") \
@@ -113,6 +116,7 @@
     X(size_32_bits_fill, "wide.sizes") \
     X(size_32_bits_device, "wide.on_device") \
     X(reorders, "copy.order") \
+    X(idle_overtakes, "copy.order fill.order") \
     X(fill_words, "fill.bytes") \
     X(fill_signed, "fill.bytes") \
     X(fill_other_stream, "fill.order") \
@@ -173,6 +177,8 @@
     X(copy_leaks, "leak.work") \
     X(to_leaks, "leak.copies") \
     X(from_leaks, "leak.copies") \
+    X(from_odd_leaks, "leak.copies") \
+    X(small_rarely, "leak.copies leak.peer_copies") \
     X(pinned_to_leaks, "leak.copies") \
     X(pinned_from_leaks, "leak.copies") \
     X(large_leaks, "leak.copies") \
@@ -183,6 +189,8 @@
     X(event_query_leaks, "leak.asks") \
     X(event_elapsed_leaks, "leak.asks") \
     X(host_func_leaks, "leak.host_funcs") \
+    X(func_rarely, "leak.host_funcs") \
+    X(func_twice_rarely, "leak.host_funcs") \
     X(refusal_leaks, "leak.refused") \
     X(host_refusal_leaks, "leak.refused") \
     X(elapsed_refusal_leaks, "leak.refused") \
@@ -292,6 +300,8 @@
     X(kernel_alpha, "kernel.values") \
     X(kernel_strides, "kernel.strides") \
     X(kernel_beside, "kernel.strides") \
+    X(kernel_bound_device, "kernel.values kernel.layers") \
+    X(kernel_first_device, "kernel.values kernel.products") \
     X(kernel_clears, "kernel.in_place") \
     X(kernel_types, "kernel.refusals") \
     X(kernel_refuses_late, "kernel.refusals") \
@@ -308,21 +318,26 @@
     X(kernel_nothing, "kernel.shapes") \
     X(kernel_nan, "kernel.special") \
     X(kernel_inner_zero, "kernel.products") \
+    X(kernel_mm_256, "kernel.products") \
+    X(kernel_mm_tile, "kernel.products") \
     X(kernel_bias_row, "kernel.products") \
     X(kernel_bias_number, "kernel.products") \
     X(kernel_beta, "kernel.products") \
     X(kernel_sum_one_dim, "kernel.reductions") \
+    X(kernel_sum_256, "kernel.reductions") \
     X(kernel_many, "kernel.large") \
     X(kernel_gradient, "kernel.shapes") \
     X(kernel_unused, "kernel.shapes") \
     X(kernel_softmax_last, "kernel.layers") \
     X(kernel_softmax_over, "kernel.layers") \
+    X(kernel_softmax_8, "kernel.layers") \
     X(kernel_softmax_reads, "kernel.layers") \
     X(kernel_pool_padding, "kernel.windows") \
     X(kernel_pool_square, "kernel.windows") \
     X(kernel_pool_place, "kernel.windows") \
     X(kernel_cat_over, "kernel.moves") \
     X(kernel_cat_first, "kernel.moves") \
+    X(kernel_cat_64, "kernel.moves") \
     X(kernel_leaks, "kernel.leaks") \
     X(kernel_shared, "kernel.threads") \
     X(kernel_first_stream, "kernel.streams") \
@@ -349,6 +364,8 @@
     X(odd_lock, "thread.model,thread.one,thread.waiting,stream.wait,event.query,leak.work") \
     X(odd_slow, "lifecycle.busy,thread.one,errors,stream.wait,event.elapsed,leak.memory,runtime.copy") \
     X(odd_cache, "memory,info.memory,leak.memory,leak.device,errors.memory,runtime.allocator,runtime.out,fault.out") \
+    X(odd_kernels, "kernel.table,kernel.refusals") \
+    X(odd_most, "info,memory,copy,errors,leak.memory,leak.device,leak.refused,kernel,runtime,fault,wide") \
     X(odd_alignment, "info,memory.alignment,memory.disjoint,copy.on_device,kernel.values,kernel.shapes,runtime.devices,runtime.allocator")
 
 /* Of kernels that the checks in C have no reference for: level 3 finds them, and tests/python/tools/test_check_level3.py

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -391,6 +392,33 @@ TEST(CheckReportTest, Files) {
     EXPECT_NE(in_junit.str().find(std::string(R"(name=")").append(name)), std::string::npos) << in_junit.str();
   }
   EXPECT_NE(in_json.str().find(R"("conforms": false)"), std::string::npos);  // a part is not the whole
+}
+
+// A program can act on the file: where a check failed and what to look at, what a skipped one needs, which kernels no check
+// has a reference for, also of thousands.
+TEST(CheckReportTest, FileSaysWhatToDo) {
+  const std::string json = ::testing::TempDir() + "openreg-check-acts.json";
+  const auto report = [&](const std::string& mutant, const std::string& arguments) {
+    run_mutant(mutant, std::string(arguments).append(" --json ").append(json));
+    std::stringstream file;
+    file << std::ifstream(json).rdbuf();
+    return file.str();
+  };
+  std::string text = report("elapsed_us", "--option devices=1 --only event.elapsed,copy.between");
+  for (const char* part :
+       {R"("slot": "event_elapsed", "hint": ")", R"("needs": ["two devices"], "rule": ")", R"("slots_missing": [],)",
+        R"("kernels_without_reference": ["aten::index_select"],)", R"("kernels_left_out": 0,)"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  text = report("streams_abort", "--only leak.exhaustion");
+  EXPECT_NE(text.find(R"("slot": "stream_create")"), std::string::npos) << text;
+  text = report("odd_kernels", "--only table.name");
+  const size_t last = text.rfind("mutants::operator_");
+  ASSERT_NE(last, std::string::npos) << text;
+  const int count = std::stoi(text.substr(last + strlen("mutants::operator_"))) + 1;
+  EXPECT_GT(count, 2000);
+  EXPECT_LT(count, 3000);
+  const std::string left_out = "\"kernels_left_out\": " + std::to_string(3000 - count) + ",";
+  EXPECT_NE(text.find(left_out), std::string::npos) << left_out;
 }
 
 // Every check has one name, a rule and a hint.
