@@ -17,7 +17,7 @@ void check_runtime_ok(openreg_status status, const char *call);
  * the number of devices; skips the check if there is none. */
 int32_t check_start_runtime(check_context *c);
 openreg_device_properties check_properties(int32_t device);
-/* So many bytes, or a third of the largest allocation where that is less. */
+/* That many bytes, or a third of the largest allocation where that is less. */
 uint64_t check_third_within(int32_t device, uint64_t bytes);
 /* A block of the caching allocator, on the default stream. */
 void *check_allocate_block(int32_t device, size_t size);

@@ -53,7 +53,7 @@ get(check_context *c, const place *at, unsigned char *bytes, size_t size)
         check_read(c, at->dev, bytes, at->memory, size);
 }
 
-/* What is copied, what has to be at the target, and what is there. */
+/* The bytes that are copied, those that the target must have, and those that it has. */
 static struct {
     unsigned char *bytes, *expected, *seen;
 } buffers;

@@ -102,7 +102,7 @@ reduce(const check_reduction *op, const double *x, int64_t all, int32_t ndim, co
     free(seen);
 }
 
-/* The tensor. Of equal numbers any place may be named: each number is there once then, in memory too. */
+/* The tensor. If numbers were equal, any of their places would be a right result: each number occurs once, in memory too. */
 static double *
 pick_numbers(check_layer *l, const check_reduction *op, const char *name, int32_t ndim, const int64_t *shape)
 {

@@ -422,7 +422,7 @@ nll_loss_backward(check_layer *l)
 
 /* ---------------------------------------------------------------------------------------------------------- embeddings */
 
-/* Sizes of the table and of its indices, of which there are so many; one of the two may have a long dimension. */
+/* Sizes of the table and of its indices, whose number it returns; one of the two may have a long dimension. */
 static int64_t
 pick_table(check_layer *l, int64_t *table, int32_t *ndim, int64_t *shape)
 {

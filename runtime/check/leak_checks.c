@@ -102,7 +102,7 @@ typedef struct route {
 
 #define LAP 64 /* small copies go to as many places, which are cleared before and compared behind them */
 
-/* The copies of one slope: of so many bytes, at odd addresses or at aligned ones. */
+/* The copies of one slope: of that many bytes, at odd addresses or at aligned ones. */
 static struct {
     int32_t from, to;
     size_t size, step, room; /* bytes: of a copy, between two places, of all places */
