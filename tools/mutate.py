@@ -9,7 +9,7 @@ is killed. A mutant that passes every test has survived: a test is missing, or t
     python tools/mutate.py --sample 200 --seed 3 runtime/src/memory
     python tools/mutate.py --kinds lock --sanitize thread   # whether the thread sanitizer sees a dropped lock
     python tools/mutate.py --only runtime/src/memory/copy.c:142:compare
-    python tools/mutate.py --check build/runtime/openreg-check tests/drivers/handles runtime/include/openreg/word_copies.h
+    python tools/mutate.py --check build/runtime/openreg-check --sample 0 tests/drivers/handles/driver.c
 
 With --check a driver is mutated, and openreg-check must find what was planted.
 

@@ -26,7 +26,7 @@ uint32_t openreg_watched_events;
 static openreg_lock lock = OPENREG_LOCK_INITIALIZER; /* serialises changes. A leaf */
 static observer_entry entries[OPENREG_OBSERVERS_MAX];
 static _Atomic uint32_t removals;
-static uint32_t intercepted;           /* under the lock: what interceptors want */
+static uint32_t intercepted;         /* under the lock: what interceptors want */
 static _Thread_local uint32_t depth; /* of observers' functions that this thread is in */
 
 /* Threads of the parent that were in an observer's function don't exist here. */
