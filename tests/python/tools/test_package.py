@@ -153,7 +153,8 @@ def test_binaries_are_hardened(wheel: Path, root: Path, tmp_path: Path) -> None:
         assert re.search(r"GNU_STACK.* RW ", headers), file.name
         assert "TEXTREL" not in headers, file.name
         assert "__stack_chk_fail" in symbols, file.name
-        if file.name.startswith("libopenreg"):  # no thread-local that needs memory when a thread first uses it
+        # No thread-local that needs memory when a thread first uses it; CUDA's static runtime has some.
+        if file.name.startswith("libopenreg") and file.name != "libopenreg_cuda.so":
             assert "__tls_get_addr" not in symbols, file.name
         if file.name.startswith(("libopenreg.so", "openreg-check")):
             assert "__snprintf_chk" in symbols or "__vsnprintf_chk" in symbols, file.name
