@@ -86,10 +86,11 @@ openreg_handle_reserve(openreg_handle_table *table, uint64_t size, uint64_t alig
     return (void *)start;
 }
 
-/* The buffer around an address, and the address's offset in it; NULL if there is none. `use`, unless it is NULL, is called with
+/* The buffer around an address, the address's offset in it, and the bytes from there to its end; NULL if there is none. `use`, unless it is NULL, is called with
  * the buffer while the table is locked: it may count a user, so that another thread's release doesn't end the buffer. */
 OPENREG_HELPER void *
-openreg_handle_find(openreg_handle_table *table, const void *address, uint64_t *offset, void (*use)(void *handle))
+openreg_handle_find(openreg_handle_table *table, const void *address, uint64_t *offset, uint64_t *left,
+                    void (*use)(void *handle))
 {
     void *handle = NULL;
     pthread_mutex_lock(&table->lock);
@@ -99,6 +100,7 @@ openreg_handle_find(openreg_handle_table *table, const void *address, uint64_t *
         if ((uintptr_t)address - range->start < range->size) {
             handle = range->handle;
             *offset = (uintptr_t)address - range->start;
+            *left = range->size - *offset;
             if (use != NULL)
                 use(handle);
         }

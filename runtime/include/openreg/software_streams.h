@@ -7,6 +7,9 @@
  * queue never holds a command that waits for another stream. Events are marks between works; a stream that waits for one stops its
  * own thread and no other.
  *
+ * Work is done when its function returns: it waits for the vendor's queue if the host needs the result, as after a copy to host
+ * memory, and need not if the queue's order is enough.
+ *
  * The functions keep the rules of the slots of driver.h whose names they have, and report errors through `host`. A driver wraps
  * them: its handle of a stream is an openreg_soft_stream, and NULL one that it has made for the device. Any function may be
  * called from any thread; the threads block all signals. They don't exist in a child made by fork(). */
@@ -328,7 +331,8 @@ openreg_soft_is_busy(const openreg_soft_streams *set, int32_t device)
     return 0;
 }
 
-/* Waits until no stream of the device, destroyed ones too, has work, and reports the first error. */
+/* Waits until no stream of the device, destroyed ones too, has work, and reports the first error. Not for mem_free(), which would
+ * take that error from the caller who waits for it: count a buffer's users instead (openreg_handle_find()). */
 OPENREG_HELPER openreg_status
 openreg_soft_device_sync(openreg_soft_streams *set, int32_t device)
 {

@@ -22,8 +22,9 @@ extern "C" {
 #define OPENREG_WORD_MAX 64u
 
 /* The vendor's side. Offsets and sizes are multiples of `word`; each function works in the order of the calls, and returns once
- * the host's memory may be reused (write) or is filled (read). On an error it has set the driver's error and returns the code,
- * which the functions below return in turn; what they have written until then stays. */
+ * the host's memory may be reused (write) or is filled (read). On an error it notes the text where the caller of the functions
+ * below finds it, by `ctx`: in a slot it calls openreg_fail(), in the work of a stream it fills openreg_soft_failure. They return
+ * the code in turn; what they have written until then stays. */
 typedef struct openreg_words {
     uint32_t word; /* bytes, a power of two, at most OPENREG_WORD_MAX */
     void *ctx;     /* the first argument of the functions */

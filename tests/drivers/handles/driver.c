@@ -254,8 +254,9 @@ find(openreg_instance instance, int32_t dev, const void *ptr, uint64_t size, pla
         *out = (place){NULL, 0, (char *)(uintptr_t)ptr};
         return OPENREG_OK;
     }
-    buffer *const b = openreg_handle_find(&instance->table, ptr, &out->offset, use);
-    if (b != NULL && b->device == &instance->devices[dev]) {
+    uint64_t left = 0;
+    buffer *const b = openreg_handle_find(&instance->table, ptr, &out->offset, &left, use);
+    if (b != NULL && b->device == &instance->devices[dev] && size <= left) {
         out->in = b;
         return OPENREG_OK;
     }

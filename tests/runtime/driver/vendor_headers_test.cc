@@ -147,22 +147,23 @@ TEST(HandleAddressesTest, ManyBuffers) {
   }
   static int used;
   for (size_t i = 0; i < made.size(); ++i) {
-    uint64_t offset = 0;
+    uint64_t offset = 0, left = 0;
     const uint64_t inside = random() % made[i].size;
     used = 0;
-    EXPECT_EQ(openreg_handle_find(&table, made[i].start + inside, &offset, [](void*) { ++used; }), &handles[i]);
+    EXPECT_EQ(openreg_handle_find(&table, made[i].start + inside, &offset, &left, [](void*) { ++used; }), &handles[i]);
     EXPECT_EQ(offset, inside);
+    EXPECT_EQ(left, made[i].size - inside);
     EXPECT_EQ(used, 1);
-    void* const behind = openreg_handle_find(&table, made[i].start + made[i].size, &offset, nullptr);
+    void* const behind = openreg_handle_find(&table, made[i].start + made[i].size, &offset, &left, nullptr);
     EXPECT_TRUE(behind == nullptr || (behind != &handles[i] && offset == 0));
   }
   openreg_handle_range range{};
   EXPECT_EQ(openreg_handle_remove(&table, made[0].start + 1, &range), nullptr);
   EXPECT_EQ(openreg_handle_remove(&table, nullptr, &range), nullptr);
   for (size_t i = 0; i < made.size(); ++i) {
-    uint64_t offset = 0;
+    uint64_t offset = 0, left = 0;
     EXPECT_EQ(openreg_handle_remove(&table, made[i].start, &range), &handles[i]);
-    EXPECT_EQ(openreg_handle_find(&table, made[i].start, &offset, nullptr), nullptr);
+    EXPECT_EQ(openreg_handle_find(&table, made[i].start, &offset, &left, nullptr), nullptr);
     openreg_handle_unmap(&range);
   }
   EXPECT_EQ(openreg_handle_reserve(&table, UINT64_MAX - 10, 0, &handles), nullptr);
