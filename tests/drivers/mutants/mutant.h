@@ -22,11 +22,15 @@ extern mutant mutant_current;
 extern const openreg_driver *mutant_base; /* the simulated devices */
 extern int32_t mutant_bound;              /* by device_bind() */
 extern int mutant_fork_broke;
+extern int mutant_opens;             /* calls of open() */
 extern void *volatile mutant_leaked; /* where the compiler must put what is leaked */
 
 /* A lock that two defects hold while they wait. */
 void mutant_lock(void);
 void mutant_unlock(void);
+
+/* Where a defect is at the first use after open() of what this place is of: keeps some bytes that close() leaves. */
+void mutant_keep_at_first_use(int *seen);
 
 /* Each replaces slots of the table by wrappers that have the defects. */
 void mutant_wrap_memory(openreg_driver *table);

@@ -410,6 +410,9 @@ kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
             store(instance, result, 0, 1);
         return OPENREG_E_UNSUPPORTED;
     }
+    static int first_use;
+    if (IS(first_kernel_leaks))
+        mutant_keep_at_first_use(&first_use);
     static openreg_driver_stream known; /* what a kernel keeps for a stream, found for the first alone */
     known = known == NULL ? call->stream : known;
     if (IS(kernel_first_stream) && call->stream != known)

@@ -419,6 +419,9 @@ mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
     mutant_run_late_copy();
     if (IS(host_func_leaks))
         mutant_leaked = malloc(40);
+    static int first_use;
+    if (IS(first_use_leaks))
+        mutant_keep_at_first_use(&first_use);
     static int funcs;
     if (IS(func_rarely) && ++funcs % 200 == 0)
         return OPENREG_OK;

@@ -25,6 +25,7 @@
     X(open_leaks_file, "lifecycle.repeated runtime.shutdown") \
     X(open_leaks_thread, "lifecycle.repeated") \
     X(open_leaks_memory, "lifecycle.repeated") \
+    X(first_use_leaks, "lifecycle.repeated") \
     X(opens_differently, "lifecycle.again") \
     X(option_refused, "lifecycle.unknown_option") \
     X(option_hides, "lifecycle.unknown_option") \
@@ -339,6 +340,7 @@
     X(kernel_cat_first, "kernel.moves") \
     X(kernel_cat_64, "kernel.moves") \
     X(kernel_leaks, "kernel.leaks") \
+    X(first_kernel_leaks, "kernel.leaks") \
     X(kernel_shared, "kernel.threads") \
     X(kernel_first_stream, "kernel.streams") \
     X(kernel_softmax_any_type, "kernel.refusals") \
