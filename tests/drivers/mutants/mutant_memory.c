@@ -428,6 +428,9 @@ spoil_copy(copy_call *c)
         (void)mutant_base->mem_alloc(c->instance, c->dst_dev, &info, (void **)&mutant_leaked);
     if (IS(size_26_bits) && c->size >= UINT64_C(1) << 26)
         c->size &= (UINT64_C(1) << 26) - 1;
+    const uint64_t most = UINT64_C(64) << 20;
+    if (c->size > most && ((IS(pinned_64_mib) && is_from && is_pinned) || (IS(peer_64_mib) && is_peer)))
+        c->size = most;
     if (IS(offset_32_bits) && is_to)
         c->dst = at_short_offset(c->dst);
     if ((IS(size_32_bits_to) && is_to) || (IS(size_32_bits_from) && is_from) ||
@@ -545,6 +548,8 @@ mutant_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream
     mutant_run_late_copy();
     if (IS(fill_words))
         size &= ~UINT64_C(3);
+    if (IS(fill_64_mib) && size > UINT64_C(64) << 20)
+        size = UINT64_C(64) << 20;
     if (IS(size_32_bits_fill))
         size = (uint32_t)size;
     if (IS(offset_32_bits_fill))

@@ -105,6 +105,9 @@
     X(peer_no_wait, "copy.between_devices") \
     X(within_nothing, "copy.within") \
     X(size_26_bits, "copy.large") \
+    X(pinned_64_mib, "copy.large") \
+    X(peer_64_mib, "copy.large") \
+    X(fill_64_mib, "fill.large") \
     X(tail_to, "copy.tails") \
     X(tail_from_pinned, "copy.tails") \
     X(tail_other_device, "copy.tails") \
