@@ -330,6 +330,11 @@
     X(kernel_sum_one_dim, "kernel.reductions") \
     X(kernel_sum_256, "kernel.reductions") \
     X(kernel_many, "kernel.large") \
+    X(kernel_groups, "kernel.large") \
+    X(kernel_sum_groups, "kernel.large") \
+    X(kernel_offset_32_bits, "kernel.wide") \
+    X(kernel_index_32_bits, "kernel.wide") \
+    X(kernel_sum_halves, "kernel.sums") \
     X(kernel_gradient, "kernel.shapes") \
     X(kernel_unused, "kernel.shapes") \
     X(kernel_softmax_last, "kernel.layers") \
