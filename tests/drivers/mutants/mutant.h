@@ -60,4 +60,25 @@ void mutant_note_work(openreg_driver_stream stream);
 void mutant_run_late_copy(void);
 void mutant_drop_late_copy(void);
 
+/* The same of a fill. */
+typedef struct mutant_held {
+    openreg_instance instance; /* NULL: none */
+    int32_t dev;
+    openreg_driver_stream stream;
+    void *dst;
+    uint8_t value;
+    uint64_t size;
+} mutant_held;
+
+extern mutant_held mutant_held_work;
+void mutant_run_held_work(void);
+
+/* The host function that is the last work of its stream; NULL: a copy is. */
+typedef struct mutant_func_note {
+    openreg_driver_stream stream;
+    void *call;
+} mutant_func_note;
+
+extern mutant_func_note mutant_last_func;
+
 #endif

@@ -359,9 +359,21 @@ run_copy(const copy_call *call)
                              call->src_dev, call->size);
 }
 
+mutant_held mutant_held_work;
+
+void
+mutant_run_held_work(void)
+{
+    const mutant_held held = mutant_held_work;
+    mutant_held_work.instance = NULL;
+    if (held.instance != NULL)
+        (void)mutant_base->fill(held.instance, held.dev, held.stream, held.dst, held.value, held.size);
+}
+
 void
 mutant_run_late_copy(void)
 {
+    mutant_run_held_work();
     (void)pthread_mutex_lock(&late_lock);
     const copy_call call = late, write = late_write;
     const bool is_idle = write.instance != NULL && openreg_sim_now() - late_since > 3000000;
@@ -505,6 +517,8 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
     copy_call call = {instance, dst, src, dst_dev, src_dev, stream_dev, size, stream};
     mutant_lock();
     mutant_unlock();
+    mutant_run_held_work();
+    mutant_last_func.stream = NULL;
     if (size == 0)
         return IS(zero_refused) ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no bytes") : run_copy(&call);
     if (IS(interrupted)) {
@@ -561,6 +575,10 @@ mutant_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream
         if (other == NULL)
             (void)mutant_base->stream_create(instance, dev, 0, 0, &other);
         stream = other;
+    }
+    if (IS(destroy_drops_fill) && stream != NULL) {
+        mutant_held_work = (mutant_held){instance, dev, stream, dst, value, size};
+        return OPENREG_OK;
     }
     return mutant_base->fill(instance, dev, stream, dst, value, size);
 }

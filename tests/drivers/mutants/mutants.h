@@ -136,6 +136,8 @@
     X(query_never_done, "stream.query stream.query_pending") \
     X(default_waits, "stream.apart") \
     X(destroy_drops, "stream.destroy") \
+    X(destroy_drops_func, "stream.destroy") \
+    X(destroy_drops_fill, "stream.destroy") \
     X(wait_not, "stream.wait stream.wait_devices") \
     X(wait_not_devices, "stream.wait_devices") \
     X(wait_unrecorded, "stream.wait_unrecorded") \
