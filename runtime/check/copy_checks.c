@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* copy_checks.c: copies, to the last byte and not beyond it. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
@@ -19,6 +18,12 @@ typedef struct place {
     bool pinned;
     unsigned char *memory;
 } place;
+
+static const char *
+kind_of(const place *at)
+{
+    return at->dev >= 0 ? "device" : at->pinned ? "pinned memory" : "the host";
+}
 
 static place
 make_place(check_context *c, int32_t dev, bool pinned, size_t size)
@@ -88,8 +93,7 @@ copy_exactly(check_context *c, const place *from, const place *to, const unsigne
         ++i;
     const bool is_beside = i < to_offset || i >= to_offset + size;
     check_fail("a copy of %zu bytes from %s %d, offset %zu, to %s %d, offset %zu: %s %lld is 0x%02x, not 0x%02x", size,
-               from->dev < 0 ? (from->pinned ? "pinned memory" : "the host") : "device", from->dev, from_offset,
-               to->dev < 0 ? (to->pinned ? "pinned memory" : "the host") : "device", to->dev, to_offset,
+               kind_of(from), from->dev, from_offset, kind_of(to), to->dev, to_offset,
                is_beside ? "the byte beside it at" : "byte", (long long)i - (long long)to_offset, seen[i],
                is_beside ? buffers.expected[i] : bytes[i - to_offset]);
 }
@@ -204,31 +208,92 @@ within_an_allocation(check_context *c)
     }
 }
 
-#define LARGE ((size_t)96 << 20)
+#define LARGE (((size_t)128 << 20) + 4099)
+#define SAMPLE 64 /* bytes in each of some places, all over it, of which the last are its end */
+#define SAMPLES 61
 
-/* Two places at a time of 64 bytes, all over it. */
-static void
-large_copy(check_context *c)
+static size_t
+sample_at(size_t size, size_t i)
 {
-    const uint64_t total = check_total_memory(c, 0);
-    const size_t size = (size_t)check_within(c, 0, (total != 0 && total < 8 * LARGE ? total / 8 : LARGE) + 1);
-    unsigned char *const host = malloc(size);
-    if (host == NULL)
-        check_skip("no host memory of %zu bytes", size);
-    char *const memory = check_alloc(c, 0, size), *const other = check_alloc(c, 0, size);
-    memset(host, 0x11, size);
-    const size_t step = size / 61;
-    for (size_t at = 0; at + 64 <= size; at += step)
-        check_pattern(host + at, 64, at);
-    host[size - 1] = 0x77;
-    check_write(c, 0, memory, host, size);
-    MUST(c, copy, c->instance, 0, NULL, other, 0, memory, 0, size);
-    MUST(c, device_sync, c->instance, 0);
-    memset(host, 0, size);
-    check_read(c, 0, host, other, size);
-    for (size_t at = 0; at + 64 <= size; at += step)
-        check_is_pattern(host + at, 64, at, "64 bytes inside of a large copy");
-    REQUIRE(host[size - 1] == 0x77, "the last of %zu bytes of a large copy is 0x%02x", size, host[size - 1]);
+    return i == SAMPLES - 1 ? size - SAMPLE : size / SAMPLES * i;
+}
+
+/* The other bytes are undefined: memory that has much is touched where it has to be. */
+static void
+put_samples(check_context *c, const place *at, size_t size, uint64_t seed)
+{
+    unsigned char bytes[SAMPLE];
+    for (size_t i = 0; i < SAMPLES; ++i) {
+        const place there = {at->dev, at->pinned, at->memory + sample_at(size, i)};
+        check_pattern(bytes, SAMPLE, seed + i);
+        put(c, &there, bytes, SAMPLE);
+    }
+}
+
+/* Copied from the other place, or filled. */
+static void
+move_much(check_context *c, const place *from, const place *to, size_t size)
+{
+    const int32_t dev = to->dev >= 0 ? to->dev : from->dev;
+    unsigned char bytes[SAMPLE], wanted[SAMPLE];
+    put_samples(c, to, size, 1000);
+    if (from != NULL)
+        put_samples(c, from, size, 1);
+    if (from != NULL)
+        MUST(c, copy, c->instance, dev, NULL, to->memory, to->dev, from->memory, from->dev, size);
+    else
+        MUST(c, fill, c->instance, dev, NULL, to->memory, 0x77, size);
+    check_sync(c, dev, NULL);
+    for (size_t i = 0; i < SAMPLES; ++i) {
+        const place there = {to->dev, to->pinned, to->memory + sample_at(size, i)};
+        get(c, &there, bytes, SAMPLE);
+        memset(wanted, 0x77, SAMPLE);
+        if (from != NULL)
+            check_pattern(wanted, SAMPLE, 1 + i);
+        if (memcmp(bytes, wanted, SAMPLE) != 0 && from == NULL)
+            check_fail("a fill of %zu bytes: those from offset %zu on are wrong", size, sample_at(size, i));
+        REQUIRE(memcmp(bytes, wanted, SAMPLE) == 0,
+                "a copy of %zu bytes from %s %d to %s %d: those from offset %zu on are wrong", size, kind_of(from),
+                from->dev, kind_of(to), to->dev, sample_at(size, i));
+    }
+}
+
+/* The largest that all places have room for at once: an eighth of each memory. */
+static size_t
+largest(check_context *c)
+{
+    const uint64_t host = check_host_available() / 8;
+    uint64_t size = host != 0 ? host : LARGE;
+    for (int32_t dev = 0; dev < c->devices && dev < 2; ++dev) {
+        const uint64_t total = check_total_memory(c, dev);
+        size = check_within(c, dev, total != 0 && total / 8 < size ? total / 8 : size);
+    }
+    return (size_t)size;
+}
+
+/* Each way that a driver may have of its own, with sizes that double while there is time. */
+static void
+large_moves(check_context *c)
+{
+    const bool is_fill = strcmp(c->check->name, "fill.large") == 0;
+    const double end = check_now() + c->target->seconds;
+    const size_t most = largest(c);
+    for (size_t size = LARGE < most ? LARGE : most | 1; size != 0;
+         size = size * 2 < most && check_now() < end ? size * 2 + 1 : 0) {
+        const place device = make_place(c, 0, false, size);
+        for (int kind = 0; kind < (is_fill ? 0 : 4); ++kind) { /* the host's, pinned, the same device's, another's */
+            if ((kind == 1 && !check_has_pinned(c)) || (kind == 3 && c->devices < 2))
+                continue;
+            const place other = make_place(c, kind < 2 ? -1 : kind - 2, kind == 1, size);
+            move_much(c, &other, &device, size);
+            if (kind != 2)
+                move_much(c, &device, &other, size);
+            drop_place(c, &other);
+        }
+        if (is_fill)
+            move_much(c, NULL, &device, size);
+        drop_place(c, &device);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------------------- tails */
@@ -351,8 +416,11 @@ static const check_case cases[] = {
      between_devices},
     {"copy.within", "", 0, "copy(): the ranges don't overlap; they may be parts of one allocation.",
      "A look-up by allocation has to keep both offsets apart.", within_an_allocation},
-    {"copy.large", "", 0, "Sizes are of 64 bits, in bytes.",
-     "Look for int and unsigned between the slot and the vendor.", large_copy},
+    {"copy.large", "", CHECK_LONG, "Sizes are of 64 bits, in bytes: 128 MiB, and with more --time up to all memory.",
+     "Look for int and unsigned between the slot and the vendor, and for pieces that end too early.", large_moves},
+    {"fill.large", "fill", CHECK_LONG,
+     "Sizes are of 64 bits, in bytes: 128 MiB, and with more --time up to all memory.",
+     "Look for int and unsigned between the slot and the vendor, and for a launch that has a limit.", large_moves},
     {"copy.tails", "", 0, "copy(): all bytes, and none beside them, also above 1 MiB and on each device.",
      "Where a copy is made of pieces: the last one, and its offsets.", tails_are_copied},
     {"copy.peer_tails", "", CHECK_TWO_DEVICES,

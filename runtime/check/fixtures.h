@@ -35,6 +35,9 @@ void check_read(check_context *c, int32_t dev, void *to, const void *from, size_
 uint64_t check_total_memory(check_context *c, int32_t dev);
 /* That many bytes, or the device's max_allocation where that is less. */
 uint64_t check_within(check_context *c, int32_t dev, uint64_t bytes);
+/* On device 0. Skips the check where the device or the machine has too little. `touched` bytes of it will be written:
+ * simulated devices, and those that share the host's memory, take that from the host. In wide_checks.c. */
+char *check_alloc_wide(check_context *c, uint64_t size, uint64_t touched);
 /* Bytes of host memory that are still available, 0 if unknown. */
 uint64_t check_host_available(void);
 /* All zero without device_info(). */

@@ -17,6 +17,29 @@ once(check_context *c, int i)
         check_sync(c, layer.b.dev, NULL);
 }
 
+/* What a kernel keeps from its first call on goes with the instance. The same calls in each round. */
+static void
+all_anew(check_context *c, int i)
+{
+    (void)i;
+    check_layer_take_down(&layer);
+    check_close(c);
+    check_open(c);
+    const openreg_kernels *const kernels = check_kernels(c);
+    check_layer_set_up(&layer, c, c->devices - 1);
+    c->random = 1;
+    for (uint64_t k = 0; k < kernels->count; ++k) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, k);
+        const check_layer_operator *const op = check_layer_find(kernel->name);
+        for (int n = 0; op != NULL && n < 3; ++n) /* of types and sizes, of which it serves some */
+            if (check_layer_begin(&layer, kernel, check_dtypes[n % 2], op)) {
+                check_layer_write(&layer);
+                (void)check_layer_repeat(&layer);
+                check_sync(c, layer.b.dev, NULL);
+            }
+    }
+}
+
 /* One call each that the kernel serves, again and again. */
 static void
 kernels_leave_nothing(check_context *c)
@@ -42,6 +65,7 @@ kernels_leave_nothing(check_context *c)
         ++counted;
     }
     check_bench_skip_untried(counted);
+    check_slope(c, 60, 48, all_anew, "close(), open() and a call of each kernel");
 }
 
 /* --------------------------------------------------------------------------------------------------------------- threads */
@@ -185,8 +209,9 @@ static const check_case cases[] = {
      "Scratch memory and what else a kernel keeps from call to call is a stream's, or waited for.",
      streams_call_at_once},
     {"kernel.leaks", "extension", CHECK_KERNELS | CHECK_LONG,
-     "Work that has ended leaves nothing behind: calls of each kernel.",
-     "A vendor's event, argument list or buffer for each call has to be released, on every way out.",
+     "Work that has ended leaves nothing behind: calls of each kernel, and the first ones after open().",
+     "A vendor's event, argument list or buffer for each call has to be released, on every way out; what a kernel "
+     "keeps, in close().",
      kernels_leave_nothing},
 };
 const check_group check_kernel_call_group = CHECK_GROUP(2, cases);

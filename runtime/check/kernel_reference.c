@@ -5,11 +5,46 @@
 #include <float.h>
 #include <math.h>
 
+/* Of 16 bits: half, of 5 bits of exponent, or the first two bytes of a float. */
+static bool
+is_half(openreg_dtype dtype)
+{
+    return dtype.code == OPENREG_DTYPE_FLOAT && dtype.bits == 16;
+}
+
+static double
+load_half(const void *at)
+{
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const double size = exponent == 31
+                            ? (fraction != 0 ? NAN : INFINITY)
+                            : ldexp(fraction + (exponent != 0 ? 1024 : 0), (exponent != 0 ? exponent : 1) - 25);
+    return (bits & 0x8000) != 0 ? -size : size;
+}
+
+/* For numbers that the type has. */
+static void
+store_half(void *at, double value)
+{
+    int exponent;
+    (void)frexp(value, &exponent);
+    exponent = value == 0 || exponent < -13 ? -13 : exponent;
+    const int fraction = (int)ldexp(fabs(value), 11 - exponent);
+    const uint16_t bits = (uint16_t)((value < 0 ? 0x8000 : 0) + ((exponent + 13) << 10) + fraction);
+    memcpy(at, &bits, sizeof bits);
+}
+
 double
 check_number_load(const void *at, openreg_dtype dtype)
 {
-    float f;
+    float f = 0;
     double d;
+    if (is_half(dtype))
+        return load_half(at);
+    if (dtype.code == OPENREG_DTYPE_BFLOAT)
+        return memcpy((char *)&f + 2, at, 2), (double)f;
     if (dtype.code != OPENREG_DTYPE_FLOAT)
         return (double)check_number_load_whole(at, dtype);
     if (dtype.bits == 32)
@@ -38,9 +73,13 @@ void
 check_number_store(void *at, openreg_dtype dtype, double value)
 {
     const float f = (float)value;
-    const bool is_float = dtype.code == OPENREG_DTYPE_FLOAT;
-    const int64_t whole = is_float ? 0 : dtype.code == OPENREG_DTYPE_BOOL ? value != 0 : (int64_t)value;
-    if (is_float && dtype.bits == 32)
+    const bool is_float = dtype.code == OPENREG_DTYPE_FLOAT, is_brain = dtype.code == OPENREG_DTYPE_BFLOAT;
+    const int64_t whole = is_float || is_brain ? 0 : dtype.code == OPENREG_DTYPE_BOOL ? value != 0 : (int64_t)value;
+    if (is_half(dtype))
+        store_half(at, value);
+    else if (is_brain)
+        memcpy(at, (const char *)&f + 2, 2);
+    else if (is_float && dtype.bits == 32)
         memcpy(at, &f, sizeof f);
     else if (is_float)
         memcpy(at, &value, sizeof value);

@@ -44,7 +44,7 @@ const check_product *check_product_find(const char *name);
 double check_number_load(const void *at, openreg_dtype dtype);
 int64_t check_number_load_whole(const void *at, openreg_dtype dtype); /* of integers */
 int64_t check_number_wrap(int64_t value, openreg_dtype dtype);        /* to an integer type, as C's conversion */
-void check_number_store(void *at, openreg_dtype dtype, double value); /* integers: cut off */
+void check_number_store(void *at, openreg_dtype dtype, double value); /* integers, and numbers of 16 bits: cut off */
 bool check_is_close(double seen, double wanted, openreg_dtype dtype);
 
 #endif

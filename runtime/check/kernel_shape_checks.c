@@ -189,69 +189,258 @@ elements_are_right(check_context *c)
 
 /* -------------------------------------------------------------------------------------------------------------- large */
 
-#define LARGE_COUNT ((int64_t)4 * 1024 * 1024 + 1027)
+/* Beyond 65,535 groups of 256, which is what many launches have at most in a dimension, and beyond what float counts to. */
+#define LARGE_COUNT ((int64_t)17 * 1000 * 1000 + 1027)
+#define SUMMED 100000
 
-/* More elements than a launch of many vendors has, in float32: the sampled ones, and all at the end. */
+static check_bench bench;
+
+/* Of element k of the tensor in a place. */
+typedef double (*number_at)(int64_t k, int place);
+
+static double
+number_of(int64_t k, int place)
+{
+    return (double)((k * (2 * place + 3)) % 251 + 1) / 8;
+}
+
+/* A contiguous tensor of numbers of k, the place of an element, in memory of its own. Skips the check where the device
+ * hasn't room for some of them. */
+static void
+lay_many(int place, openreg_dtype dtype, int64_t count, number_at number)
+{
+    check_bench *const b = &bench;
+    check_tensor *const t = &b->places[place];
+    const size_t size = dtype.bits / 8, bytes = (size_t)count * size;
+    const uint64_t total = check_total_memory(b->c, b->dev);
+    if ((total != 0 && total < 8 * bytes) || check_within(b->c, b->dev, bytes) < bytes)
+        check_skip("device %d has %llu MiB", b->dev, (unsigned long long)(total >> 20));
+    unsigned char *const host = check_host_alloc(b->c, bytes, false);
+    for (int64_t k = 0; k < count; ++k)
+        check_number_store(host + (size_t)k * size, dtype, number(k, place));
+    t->memory = check_alloc(b->c, b->dev, bytes);
+    check_write(b->c, b->dev, t->memory, host, bytes);
+    check_host_free(b->c, host, false);
+    t->shape[0] = count;
+    t->strides[0] = 1;
+    t->tensor = (openreg_tensor){.data = t->memory,
+                                 .device_type = OPENREG_TENSOR_DEVICE_TYPE,
+                                 .device_id = b->dev,
+                                 .ndim = 1,
+                                 .dtype = dtype,
+                                 .shape = t->shape,
+                                 .strides = t->strides};
+}
+
+/* Few ones: floats add them exactly, in any order. The last is the greatest. */
+static double
+few_number(int64_t k, int place)
+{
+    (void)place;
+    return k == LARGE_COUNT - 1 ? 2 : k % 61 == 0;
+}
+
+/* Sums of which the types of 16 bits hold, but not while they are made: 0.5 is nothing beside 2048. */
+static double
+small_number(int64_t k, int place)
+{
+    (void)place;
+    return (double)(k % 5) / 8 + 0.25;
+}
+
+/* A kernel by the element: compares at places all over the result, and at the end. */
+static void
+large_elements(const check_elementwise *op)
+{
+    enum { PART = 1024, PARTS = 97 };
+    check_bench *const b = &bench;
+    const openreg_dtype dtype = check_dtypes[0];
+    char buffer[64];
+    const char *names[4];
+    float seen[PART];
+    openreg_value arguments[4];
+    memset(arguments, 0, sizeof arguments);
+    check_bench_names(op->names, buffer, names);
+    const int count = (int)strlen(op->kinds);
+    for (int k = 0; k < count; ++k)
+        arguments[k] = op->kinds[k] == 'T' || op->kinds[k] == 'N'
+                           ? (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[k].tensor}
+                           : (openreg_value){.kind = OPENREG_VALUE_INT, .integer = 2, .real = 2};
+    if (!check_bench_call(b, arguments, (uint64_t)count, names))
+        return;
+    for (int64_t part = 0; part < PARTS; ++part) {
+        const int64_t first = part == PARTS - 1 ? LARGE_COUNT - PART : LARGE_COUNT / PARTS * part;
+        check_read(b->c, b->dev, seen, b->places[CHECK_RESULT].memory + (size_t)first * sizeof(float), sizeof seen);
+        for (int64_t k = first; k < first + PART; ++k) {
+            double reals[4];
+            for (int n = 0; n < count; ++n)
+                reals[n] = arguments[n].tensor == NULL ? 2 : number_of(k, n);
+            const double wanted = check_elementwise_real(op, reals);
+            REQUIRE(check_is_close(seen[k - first], wanted, dtype), "%s, %s: element %lld of the result is %g, not %g",
+                    b->kernel->name, b->text, (long long)k, (double)seen[k - first], wanted);
+        }
+    }
+}
+
+/* A sum, mean or maximum of the first tensor, whose numbers are those of `number`. */
+static void
+reduce_many(const check_reduction *op, number_at number, double tolerance)
+{
+    static const int64_t dims[] = {0};
+    check_bench *const b = &bench;
+    const check_tensor *const from = &b->places[0];
+    check_tensor *const result = &b->places[CHECK_RESULT];
+    const openreg_tensor many = result->tensor;
+    char buffer[64];
+    const char *names[CHECK_VALUES];
+    openreg_value arguments[CHECK_VALUES];
+    double sum = 0, most = 0;
+    memset(arguments, 0, sizeof arguments);
+    check_bench_names(op->names, buffer, names);
+    for (int i = 0; op->kinds[i] != '\0'; ++i)
+        arguments[i] = op->kinds[i] == 'T' ? (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &from->tensor}
+                       : op->kinds[i] == 'D'
+                           ? (openreg_value){.kind = OPENREG_VALUE_INTS, .integers = dims, .count = 1}
+                           : (openreg_value){.kind = op->kinds[i] == 'K' ? OPENREG_VALUE_BOOL : OPENREG_VALUE_NONE};
+    for (int64_t k = 0; k < from->shape[0]; ++k) {
+        sum += number(k, 0);
+        most = fmax(most, number(k, 0));
+    }
+    const double wanted = op->kind == CHECK_SUM ? sum : op->kind == CHECK_MEAN ? sum / (double)from->shape[0] : most;
+    result->tensor.ndim = 0;
+    result->tensor.dtype = from->tensor.dtype;
+    result->used = sizeof(double);
+    const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), names);
+    const double seen = check_number_load(result->host, from->tensor.dtype);
+    REQUIRE(!is_served || fabs(seen - wanted) <= tolerance * wanted, "%s, %s: the result is %.9g, not %.9g",
+            b->kernel->name, b->text, seen, wanted);
+    result->tensor = many;
+    result->used = 0;
+}
+
+/* Each kernel that the reference has, by the element and of those reductions. */
+static void
+call_many(number_at number, double tolerance, bool has_elements)
+{
+    const openreg_kernels *const kernels = check_kernels(bench.c);
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        bench.kernel = check_kernel_at(kernels, i);
+        const check_elementwise *const op = has_elements ? check_elementwise_find(bench.kernel->name) : NULL;
+        const check_reduction *const reduction = has_elements ? NULL : check_reduction_find(bench.kernel->name);
+        if (op != NULL && !op->is_boolean && !op->is_whole && strpbrk(op->kinds, "MGOV") == NULL)
+            large_elements(op);
+        if (reduction != NULL &&
+            (reduction->kind == CHECK_SUM || reduction->kind == CHECK_MEAN || reduction->kind == CHECK_MOST))
+            reduce_many(reduction, number, tolerance);
+    }
+}
+
+/* More elements than a launch of many vendors has, in float32. */
 static void
 large_tensors(check_context *c)
 {
-    static check_bench b;
-    const openreg_kernels *const kernels = check_kernels(c);
-    const size_t bytes = (size_t)LARGE_COUNT * sizeof(float);
-    const uint64_t total = check_total_memory(c, c->devices - 1);
-    if ((total != 0 && total < 8 * bytes) || check_within(c, c->devices - 1, bytes) < bytes)
-        check_skip("device %d has %llu MiB", c->devices - 1, (unsigned long long)(total >> 20));
-    float *const host = malloc(bytes);
-    if (host == NULL)
-        check_skip("no host memory of %zu bytes", bytes);
-    check_bench_set_up(&b, c, c->devices - 1);
-    b.dtype = check_dtypes[0];
-    for (int i = 0; i < CHECK_PLACES; i = i == 2 ? CHECK_RESULT : i + 1) { /* three arguments, and the result */
-        check_tensor *const t = &b.places[i];
-        t->memory = check_alloc(c, b.dev, bytes);
-        t->shape[0] = LARGE_COUNT;
-        t->strides[0] = 1;
-        t->tensor = (openreg_tensor){.data = t->memory,
-                                     .device_type = OPENREG_TENSOR_DEVICE_TYPE,
-                                     .device_id = b.dev,
-                                     .ndim = 1,
-                                     .dtype = b.dtype,
-                                     .shape = t->shape,
-                                     .strides = t->strides};
-        for (int64_t k = 0; k < LARGE_COUNT; ++k)
-            host[k] = i == CHECK_RESULT ? 0 : (float)((k * (2 * i + 3)) % 251 + 1) / 8;
-        check_write(c, b.dev, t->memory, host, bytes);
+    const openreg_dtype dtype = check_dtypes[0];
+    check_bench_set_up(&bench, c, c->devices - 1);
+    for (int i = 0; i < 4; ++i)
+        lay_many(i == 3 ? CHECK_RESULT : i, dtype, LARGE_COUNT, number_of);
+    bench.places[CHECK_RESULT].used = 0;
+    (void)snprintf(bench.text, sizeof bench.text, "float32 of %lld elements", (long long)LARGE_COUNT);
+    call_many(NULL, 0, true);
+    check_free(c, bench.dev, bench.places[0].memory);
+    lay_many(0, dtype, LARGE_COUNT, few_number);
+    call_many(few_number, 1e-6, false);
+    check_bench_skip_untried(bench.served + bench.refused);
+}
+
+/* Half of the last place of the result, and what float32 loses underway. */
+static void
+sums_are_exact(check_context *c)
+{
+    static const struct {
+        openreg_dtype dtype;
+        double tolerance;
+        const char *name;
+    } types[] = {{{OPENREG_DTYPE_FLOAT, 16, 1}, 1.0 / 2048 + 1e-4, "float16"},
+                 {{OPENREG_DTYPE_BFLOAT, 16, 1}, 1.0 / 256 + 1e-4, "bfloat16"},
+                 {{OPENREG_DTYPE_FLOAT, 32, 1}, 1e-4, "float32"}};
+    check_bench_set_up(&bench, c, c->devices - 1);
+    bench.places[CHECK_RESULT].tensor = (openreg_tensor){
+        .data = bench.places[CHECK_RESULT].memory, .device_type = OPENREG_TENSOR_DEVICE_TYPE, .device_id = bench.dev};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; ++i) {
+        lay_many(0, types[i].dtype, SUMMED, small_number);
+        (void)snprintf(bench.text, sizeof bench.text, "%s of %d elements", types[i].name, SUMMED);
+        call_many(small_number, types[i].tolerance, false);
     }
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        b.kernel = check_kernel_at(kernels, i);
-        const check_elementwise *const op = check_elementwise_find(b.kernel->name);
-        if (op == NULL || op->is_boolean || op->is_whole || strpbrk(op->kinds, "MGOV") != NULL)
-            continue;
-        char buffer[64];
-        const char *names[4];
-        openreg_value arguments[4];
-        memset(arguments, 0, sizeof arguments);
-        check_bench_names(op->names, buffer, names);
-        const int count = (int)strlen(op->kinds);
-        for (int k = 0; k < count; ++k)
-            arguments[k] = op->kinds[k] == 'T' || op->kinds[k] == 'N'
-                               ? (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b.places[k].tensor}
-                               : (openreg_value){.kind = OPENREG_VALUE_INT, .integer = 2, .real = 2};
-        (void)snprintf(b.text, sizeof b.text, "float32 of %lld elements", (long long)LARGE_COUNT);
-        b.places[CHECK_RESULT].used = 0;
-        if (!check_bench_call(&b, arguments, (uint64_t)count, names))
-            continue;
-        check_read(c, b.dev, host, b.places[CHECK_RESULT].memory, bytes);
-        for (int64_t k = 0; k<LARGE_COUNT; k += k + 2048> LARGE_COUNT ? 1 : 61) {
-            double reals[4];
-            for (int n = 0; n < count; ++n)
-                reals[n] = arguments[n].tensor == NULL ? 2 : (double)((k * (2 * n + 3)) % 251 + 1) / 8;
-            const double wanted = check_elementwise_real(op, reals);
-            REQUIRE(check_is_close(host[k], wanted, b.dtype), "%s, %s: element %lld of the result is %g, not %g",
-                    b.kernel->name, b.text, (long long)k, (double)host[k], wanted);
+    check_bench_skip_untried(bench.served + bench.refused);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- wide */
+
+/* Three elements, a little more than `step` bytes from one to the next: in the first argument, or in the result. */
+static void
+call_wide(char *memory, int64_t step, const check_elementwise *op, bool is_result)
+{
+    static const int64_t shape[] = {3};
+    check_bench *const b = &bench;
+    check_tensor *const result = &b->places[CHECK_RESULT], *const far = is_result ? result : &b->places[0];
+    char buffer[64];
+    const char *names[4];
+    openreg_value arguments[4];
+    const int count = (int)strlen(op->kinds);
+    memset(arguments, 0, sizeof arguments);
+    check_bench_names(op->names, buffer, names);
+    check_bench_lay(b, CHECK_RESULT, 1, shape, CONTIGUOUS, op->is_boolean ? boolean : b->dtype);
+    for (int k = 0; k < count; ++k)
+        if (op->kinds[k] == 'T' || op->kinds[k] == 'N') {
+            check_bench_lay(b, k, 1, shape, CONTIGUOUS, b->dtype);
+            check_bench_fill(b, k, op->is_positive, false);
+            arguments[k] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[k].tensor};
+        } else {
+            arguments[k] = (openreg_value){.kind = OPENREG_VALUE_INT, .integer = 2, .real = 2};
         }
+    const check_tensor near = *far;
+    const int64_t size = far->tensor.dtype.bits / 8, stride = step / size + 1;
+    far->tensor.data = memory;
+    far->strides[0] = stride;
+    far->used = is_result ? 0 : far->used;
+    for (int64_t i = 0; i < 3 && !is_result; ++i)
+        check_write(b->c, b->dev, memory + i * stride * size, far->host + i * size, (size_t)size);
+    check_bench_describe(b, 1, is_result ? ", of which the result has such strides" : "");
+    const bool is_served = check_bench_call(b, arguments, (uint64_t)count, names);
+    *far = near;
+    for (int64_t i = 0; i < 3 && is_result && is_served; ++i)
+        check_read(b->c, b->dev, far->host + i * size, memory + i * stride * size, (size_t)size);
+    for (int64_t i = 0; i < 3 && is_served; ++i) {
+        double reals[4] = {2, 2, 2, 2};
+        int64_t wholes[4] = {2, 2, 2, 2};
+        for (int k = 0; k < count; ++k)
+            if (arguments[k].tensor != NULL) {
+                const unsigned char *const at = check_tensor_at(&b->places[k], &i);
+                reals[k] = check_number_load(at, b->dtype);
+                wholes[k] = check_is_float(b->dtype) ? 0 : check_number_load_whole(at, b->dtype);
+            }
+        expect_element(b, op, i, reals, wholes);
     }
-    check_bench_skip_untried(b.served + b.refused);
+}
+
+static void
+offsets_are_wide(check_context *c)
+{
+    const openreg_dtype dtypes[] = {check_dtypes[0], narrow_dtypes[0], check_dtypes[1]};
+    const openreg_kernels *const kernels = check_kernels(c);
+    /* Where there is room, counts of float32 elements too are of more than 31 bits. */
+    const int64_t step = check_total_memory(c, 0) < UINT64_C(10) << 30 ? INT64_C(1) << 31 : INT64_C(1) << 32;
+    char *const memory = check_alloc_wide(c, 2 * (uint64_t)step + 4096, 0);
+    check_bench_set_up(&bench, c, 0);
+    for (uint64_t i = 0; i < 6 * kernels->count; ++i) {
+        bench.kernel = check_kernel_at(kernels, i / 6);
+        bench.dtype = dtypes[i % 3];
+        const check_elementwise *const op = check_elementwise_find(bench.kernel->name);
+        if (op != NULL && strpbrk(op->kinds, "MGOV") == NULL &&
+            !(check_is_float(bench.dtype) ? op->is_whole : op->is_real))
+            call_wide(memory, step, op, i % 2 != 0);
+    }
+    check_bench_skip_untried(bench.served + bench.refused);
 }
 
 static const check_case cases[] = {
@@ -265,7 +454,14 @@ static const check_case cases[] = {
      "give what PyTorch's kernels give; the last may count as 0.",
      "maximum, minimum, clamp and relu keep NaN: a > b ? a : b does not; fmax() and fmin() drop it.",
      elements_are_right},
-    {"kernel.large", "extension", CHECK_KERNELS, "kernels.h: tensors of more than 4 million elements.",
-     "A launch has a largest number of groups: repeat it, or let each work item do more.", large_tensors},
+    {"kernel.large", "extension", CHECK_KERNELS | CHECK_LONG,
+     "kernels.h: tensors of 17 million elements, by the element and in reductions.",
+     "A launch has a largest number of groups, often 65,535: repeat it, or let each work item do more.", large_tensors},
+    {"kernel.wide", "extension", CHECK_KERNELS, "kernels.h: offsets are of 64 bits: strides of more than 2 GiB.",
+     "int in a kernel's source is of 32 bits: compute an element's address in 64, or refuse such strides.",
+     offsets_are_wide},
+    {"kernel.sums", "extension", CHECK_KERNELS,
+     "kernels.h: a kernel computes what PyTorch's does: sums of 100,000 numbers of 16 bits are made in float32.",
+     "The sum's type isn't the tensor's: above 2048, half has no odd numbers.", sums_are_exact},
 };
 const check_group check_kernel_shape_group = CHECK_GROUP(2, cases);

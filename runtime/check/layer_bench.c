@@ -207,14 +207,32 @@ check_layer_set_up(check_layer *l, check_context *c, int32_t dev)
     check_bench_set_up(&l->b, c, dev);
 }
 
-bool
-check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype, const check_layer_operator *op)
+static void
+drop_numbers(check_layer *l)
 {
     for (int i = 0; i < CHECK_PLACES; ++i) {
         free(l->values[i]);
         free(l->wanted[i]);
         l->values[i] = l->wanted[i] = NULL;
     }
+}
+
+void
+check_layer_take_down(check_layer *l)
+{
+    drop_numbers(l);
+    check_bench_take_back(&l->b);
+    check_host_free(l->b.c, l->b.before, false);
+    for (int i = 0; i < CHECK_PLACES; ++i) {
+        check_free(l->b.c, l->b.dev, l->b.places[i].memory);
+        check_host_free(l->b.c, l->b.places[i].host, false);
+    }
+}
+
+bool
+check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype, const check_layer_operator *op)
+{
+    drop_numbers(l);
     l->b.kernel = kernel;
     l->b.dtype = l->dtype = dtype;
     l->argument_count = l->result_count = 0;

@@ -78,6 +78,7 @@ extern const size_t check_row_layer_count, check_window_layer_count, check_move_
 
 /* A call of any operator that the references have can be made again and again. */
 void check_layer_set_up(check_layer *l, check_context *c, int32_t dev);
+void check_layer_take_down(check_layer *l); /* once the calls have ended */
 bool check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype,
                        const check_layer_operator *op);
 /* False if the kernel refuses it. */

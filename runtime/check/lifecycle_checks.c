@@ -11,13 +11,41 @@
 #include "runner.h"
 #include "slot_tour.h"
 
+#define REPEATED_SECONDS 8.0 /* for windows of one slot each: a driver that is slow to open has fewer */
+
+#define STREAM_BOOKS 256u /* bytes: a vendor may know the handle of each stream that there was */
+
+static int alone; /* what a round uses; -1: all that there is */
+
 static void
 open_and_close(check_context *c, int i)
 {
     check_open(c);
-    if (i % 25 == 0)
+    if (alone < 0)
         check_slot_tour(c);
+    else
+        (void)check_use_alone(c, i % c->devices, alone);
     check_close(c);
+}
+
+/* Each window's rounds begin with another slot: what is made at its first use is another than what others have made. */
+static void
+open_use_and_close(check_context *c)
+{
+    const double end = check_now() + REPEATED_SECONDS;
+    const char *name = "every slot";
+    char what[80];
+    for (alone = -1; check_now() < end; ++alone) {
+        check_open(c);
+        name = alone < 0 ? name : check_use_alone(c, 0, alone);
+        check_close(c);
+        if (name == NULL)
+            break;
+        const unsigned streams = alone < 0 ? 3 * (unsigned)c->devices : strncmp(name, "stream", 6) == 0;
+        (void)snprintf(what, sizeof what, "open(), %s and close()", name);
+        if (*name != '\0')
+            check_slope(c, alone < 0 ? 50 : 100, 48 + STREAM_BOOKS * streams, open_and_close, what);
+    }
 }
 
 /* What is destroyed with work goes with the instance, if it hasn't gone before. No device_sync()
@@ -49,7 +77,7 @@ static void
 close_gives_back(check_context *c)
 {
     if (strcmp(c->check->name, "lifecycle.repeated") == 0)
-        check_slope(c, 50, 48, open_and_close, "open() and close()");
+        open_use_and_close(c);
     else
         check_slope(c, 40, 48, close_after_busy_stream, "a stream destroyed with work, and close()");
 }
@@ -293,8 +321,10 @@ describe_keeps_to_capacity(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"lifecycle.repeated", "", CHECK_CLOSED, "close() ends the instance: what open() made is released.",
-     "Compare what open() makes (files, threads, memory) with what close() ends, on every path.", close_gives_back},
+    {"lifecycle.repeated", "", CHECK_CLOSED,
+     "close() ends the instance: what open() made is released, and what each slot made at its first use.",
+     "Compare what open() and first calls make (files, threads, memory) with what close() ends, on every path.",
+     close_gives_back},
     {"lifecycle.again", "", CHECK_CLOSED, "After close() the driver can be opened again.",
      "A variable that open() sets and close() leaves; a vendor's library that can be started once a process needs a "
      "count.",

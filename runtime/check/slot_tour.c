@@ -34,22 +34,90 @@ use_events(check_context *c, int32_t dev, openreg_driver_stream stream)
     MUST(c, event_destroy, c->instance, dev, second);
 }
 
-static void
-ask(check_context *c, int32_t dev, void *memory, openreg_driver_stream stream)
+const char *
+check_use_alone(check_context *c, int32_t dev, int which)
 {
+    static const char *const slots[] = {"mem_alloc",    "copy to",       "copy from",  "copy on",      "fill",
+                                        "host_alias",   "host_alloc",    "host_func",  "stream_query", "stream_native",
+                                        "event_record", "event_elapsed", "mem_info",   "device_info",  "device_active",
+                                        "device_bind",  "extension",     "device_sync"};
+    enum {
+        ALLOC,
+        TO,
+        FROM,
+        ON,
+        FILL,
+        ALIAS,
+        HOST,
+        FUNC,
+        QUERY,
+        NATIVE,
+        RECORD,
+        ELAPSED,
+        MEMORY,
+        INFO,
+        ACTIVE,
+        BIND,
+        EXTENSION,
+        SYNC,
+        USES
+    };
+    unsigned char host[64] = {0};
+    const char *missing;
     uint64_t unused, total;
-    int32_t active;
+    int32_t number;
     void *pointer;
-    if (c->table.mem_info != NULL)
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
-    if (c->table.device_active != NULL)
-        MUST(c, device_active, c->instance, dev, &active);
-    if ((check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) != 0)
+    if (which >= USES)
+        return NULL;
+    if (!check_has_slots(&c->table, slots[which], &missing) ||
+        (which == ALIAS && (check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) == 0))
+        return "";
+    char *const memory = which <= ALIAS ? check_alloc(c, dev, SIZE) : NULL;
+    openreg_driver_stream const stream = which == QUERY || which == NATIVE ? check_stream(c, dev) : NULL;
+    openreg_driver_event const event = which == RECORD || which == ELAPSED ? check_event(c, dev, OPENREG_EVENT_TIMING)
+                                                                           : NULL;
+    if (which == TO || which == FROM)
+        MUST(c, copy, c->instance, dev, NULL, which == TO ? (void *)memory : host, which == TO ? dev : -1,
+             which == TO ? (void *)host : memory, which == TO ? -1 : dev, sizeof host);
+    if (which == ON)
+        MUST(c, copy, c->instance, dev, NULL, memory + 128, dev, memory, dev, sizeof host);
+    if (which == FILL)
+        MUST(c, fill, c->instance, dev, NULL, memory, 7, SIZE);
+    if (which == ALIAS)
         MUST(c, host_alias, c->instance, dev, memory, &pointer);
-    if (c->table.stream_native != NULL)
+    if (which == HOST)
+        check_host_free(c, check_host_alloc(c, SIZE, true), true);
+    if (which == FUNC && MAY(c, host_func, c->instance, dev, NULL, touch, NULL) != OPENREG_OK)
+        c->table.host_func = NULL; /* E_UNSUPPORTED: host_func.once has any other answer */
+    if (which == QUERY)
+        MUST(c, stream_query, c->instance, dev, stream, &number);
+    if (which == NATIVE)
         MUST(c, stream_native, c->instance, dev, stream, &pointer);
-    if (c->table.extension != NULL)
+    if (event != NULL)
+        MUST(c, event_record, c->instance, dev, NULL, event);
+    if (event != NULL)
+        MUST(c, event_sync, c->instance, dev, event);
+    if (which == ELAPSED)
+        MUST(c, event_elapsed, c->instance, dev, event, event, (int64_t *)&total);
+    if (which == MEMORY)
+        MUST(c, mem_info, c->instance, dev, &unused, &total);
+    if (which == INFO)
+        (void)check_info(c, dev);
+    if (which == ACTIVE)
+        MUST(c, device_active, c->instance, dev, &number);
+    if (which == BIND)
+        MUST(c, device_bind, c->instance, dev);
+    if (which == EXTENSION)
         (void)c->table.extension(c->instance, "openreg.no such extension", 1);
+    if (which != MEMORY && which != INFO)
+        MUST(c, device_sync, c->instance, dev);
+    if (event != NULL)
+        MUST(c, event_destroy, c->instance, dev, event);
+    if (stream != NULL)
+        MUST(c, stream_destroy, c->instance, dev, stream);
+    if (memory != NULL)
+        check_free(c, dev, memory);
+    return slots[which];
 }
 
 static void
@@ -67,15 +135,12 @@ use_device(check_context *c, int32_t dev)
     if (c->table.stream_query != NULL)
         MUST(c, stream_query, c->instance, dev, stream, &done);
     MUST(c, copy, c->instance, dev, stream, to, -1, other, dev, SIZE);
-    if (c->table.host_func != NULL && MAY(c, host_func, c->instance, dev, stream, touch, NULL) != OPENREG_OK)
-        c->table.host_func = NULL; /* E_UNSUPPORTED: host_func.once has any other answer */
     check_sync(c, dev, stream);
     check_is_pattern(to, SIZE, (uint64_t)dev + 1, "what came back from a device");
-    if (c->table.fill != NULL)
-        MUST(c, fill, c->instance, dev, stream, memory, 7, SIZE);
     if (c->table.event_create != NULL)
         use_events(c, dev, stream);
-    ask(c, dev, memory, stream);
+    for (int which = 0; check_use_alone(c, dev, which) != NULL;)
+        ++which;
     MUST(c, device_sync, c->instance, dev);
     if (stream != NULL)
         MUST(c, stream_destroy, c->instance, dev, stream);

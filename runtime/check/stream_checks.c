@@ -205,6 +205,48 @@ streams_are_apart(check_context *c)
 }
 
 static void
+count_call(void *argument)
+{
+    (void)__atomic_add_fetch((int *)argument, 1, __ATOMIC_SEQ_CST);
+}
+
+/* One piece of work, or none: at once, and behind work that takes a while. */
+static void
+destroyed_stream_ends(check_context *c, const tail *t, int32_t dev)
+{
+    enum { NOTHING, COPY, FUNC, FILL, KINDS };
+    static const char *const whats[] = {"memory that no work was for",
+                                        "a copy, the only work of a stream that was destroyed", "",
+                                        "a fill, the only work of a stream that was destroyed"};
+    check_drop_refused_host_func(c);
+    for (int i = 0; i < 2 * KINDS; ++i) {
+        const int kind = i % KINDS;
+        int calls = 0;
+        if ((kind == FUNC && c->table.host_func == NULL) || (kind == FILL && c->table.fill == NULL))
+            continue;
+        openreg_driver_stream const stream = check_stream(c, dev);
+        memset(t->from, 0, SIZE);
+        check_write(c, dev, t->memory, t->from, SIZE);
+        memset(t->from, 7, SIZE);
+        if (i >= KINDS)
+            check_delay(c, dev, stream, 5);
+        if (kind == COPY)
+            MUST(c, copy, c->instance, dev, stream, t->memory, dev, t->from, -1, SIZE);
+        if (kind == FUNC)
+            MUST(c, host_func, c->instance, dev, stream, count_call, &calls);
+        if (kind == FILL)
+            MUST(c, fill, c->instance, dev, stream, t->memory, 7, SIZE);
+        MUST(c, stream_destroy, c->instance, dev, stream);
+        MUST(c, device_sync, c->instance, dev);
+        REQUIRE(kind != FUNC || __atomic_load_n(&calls, __ATOMIC_SEQ_CST) == 1,
+                "a host function, the only work of a stream that was destroyed, ran %d times", calls);
+        check_read(c, dev, t->to, t->memory, SIZE);
+        if (kind != FUNC)
+            check_is_value(t->to, SIZE, kind == NOTHING ? 0 : 7, whats[kind]);
+    }
+}
+
+static void
 destroyed_stream_ends_its_work(check_context *c)
 {
     tail t = {NULL, NULL, NULL, 0};
@@ -214,6 +256,7 @@ destroyed_stream_ends_its_work(check_context *c)
         MUST(c, stream_destroy, c->instance, dev, stream);
         MUST(c, device_sync, c->instance, dev);
         tail_has_ended(&t, "the last copy of a stream that was destroyed");
+        destroyed_stream_ends(c, &t, dev);
     }
 }
 

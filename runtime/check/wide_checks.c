@@ -13,10 +13,8 @@
 #define WIDE (FOUR_GIB + TAIL)
 #define PART 65536
 
-/* Skips the check where the device or the machine has too little. `touched` bytes of it will be written: simulated devices,
- * and those that share the host's memory, take that from the host. */
-static char *
-alloc_wide(check_context *c, uint64_t size, uint64_t touched)
+char *
+check_alloc_wide(check_context *c, uint64_t size, uint64_t touched)
 {
     if (touched != 0 && c->target->seconds < 1)
         check_skip("it writes to %llu GiB, which may take half a minute: --time 1",
@@ -42,7 +40,7 @@ offsets_are_wide(check_context *c)
 {
     static unsigned char low[PART], high[PART], seen[PART];
     const size_t tail = 10001;
-    char *const memory = alloc_wide(c, FOUR_GIB + 4 * PART, 0);
+    char *const memory = check_alloc_wide(c, FOUR_GIB + 4 * PART, 0);
     check_pattern(low, PART, 1);
     check_pattern(high, PART, 2);
     check_write(c, 0, memory + 64, low, PART);
@@ -99,7 +97,7 @@ wide_is(check_context *c, char *memory, unsigned char value, const char *what)
 static void
 sizes_are_wide(check_context *c)
 {
-    char *const memory = alloc_wide(c, WIDE, WIDE);
+    char *const memory = check_alloc_wide(c, WIDE, WIDE);
     unsigned char *const host = map_host();
     memset(host, 3, CHUNK);
     check_write(c, 0, memory, host, WIDE);
@@ -122,7 +120,7 @@ static void
 device_copies_are_wide(check_context *c)
 {
     static unsigned char seen[TAIL];
-    char *const both = alloc_wide(c, 2 * (FOUR_GIB + 2 * PART), 2 * WIDE), *const to = both + FOUR_GIB + 2 * PART;
+    char *const both = check_alloc_wide(c, 2 * (FOUR_GIB + 2 * PART), 2 * WIDE), *const to = both + FOUR_GIB + 2 * PART;
     check_pattern(seen, TAIL, 1);
     check_write(c, 0, both + FOUR_GIB, seen, TAIL);
     memset(seen, 0xee, TAIL);

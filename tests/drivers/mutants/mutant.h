@@ -22,11 +22,15 @@ extern mutant mutant_current;
 extern const openreg_driver *mutant_base; /* the simulated devices */
 extern int32_t mutant_bound;              /* by device_bind() */
 extern int mutant_fork_broke;
+extern int mutant_opens;             /* calls of open() */
 extern void *volatile mutant_leaked; /* where the compiler must put what is leaked */
 
 /* A lock that two defects hold while they wait. */
 void mutant_lock(void);
 void mutant_unlock(void);
+
+/* Where a defect is at the first use after open() of what this place is of: keeps some bytes that close() leaves. */
+void mutant_keep_at_first_use(int *seen);
 
 /* Each replaces slots of the table by wrappers that have the defects. */
 void mutant_wrap_memory(openreg_driver *table);
@@ -55,5 +59,26 @@ void mutant_note_work(openreg_driver_stream stream);
 /* A copy that a defect holds back; runs it now. */
 void mutant_run_late_copy(void);
 void mutant_drop_late_copy(void);
+
+/* The same of a fill. */
+typedef struct mutant_held {
+    openreg_instance instance; /* NULL: none */
+    int32_t dev;
+    openreg_driver_stream stream;
+    void *dst;
+    uint8_t value;
+    uint64_t size;
+} mutant_held;
+
+extern mutant_held mutant_held_work;
+void mutant_run_held_work(void);
+
+/* The host function that is the last work of its stream; NULL: a copy is. */
+typedef struct mutant_func_note {
+    openreg_driver_stream stream;
+    void *call;
+} mutant_func_note;
+
+extern mutant_func_note mutant_last_func;
 
 #endif

@@ -14,6 +14,7 @@
 mutant mutant_current;
 const openreg_driver *mutant_base;
 int mutant_fork_broke;
+int mutant_opens;
 void *volatile mutant_leaked;
 
 static openreg_driver table;
@@ -46,6 +47,14 @@ mutant_unlock(void)
 {
     if (IS(func_locked) || IS(sync_locked) || IS(odd_lock))
         (void)pthread_mutex_unlock(&big_lock);
+}
+
+void
+mutant_keep_at_first_use(int *seen)
+{
+    if (*seen != mutant_opens)
+        mutant_leaked = malloc(300);
+    *seen = mutant_opens;
 }
 
 static void *
@@ -98,7 +107,6 @@ refuse_open(const openreg_host *host, const openreg_option *options, uint32_t n)
 static openreg_status
 mutant_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
-    static int opened;
     openreg_status status = refuse_open(host, options, n);
     if (status != OPENREG_OK)
         return status;
@@ -115,16 +123,16 @@ mutant_open(const openreg_host *host, const openreg_option *options, uint32_t n,
         options = changed;
     }
     static const openreg_option one_device = {"devices", "1"};
-    const int is_second = opened++ > 0;
+    const int is_second = mutant_opens++ > 0;
     status = IS(opens_differently) && is_second ? mutant_base->open(host, &one_device, 1, out)
                                                 : mutant_base->open(host, options, n, out);
     if (status != OPENREG_OK && IS(open_refusal_leaks))
         mutant_leaked = malloc(2000);
     if (status != OPENREG_OK)
         return status;
-    if ((IS(open_leaks_file) || (IS(odd_first_opens) && opened == 5)) && open("/dev/null", O_RDONLY) < 0)
+    if ((IS(open_leaks_file) || (IS(odd_first_opens) && mutant_opens == 5)) && open("/dev/null", O_RDONLY) < 0)
         return OPENREG_OK;
-    if (IS(open_leaks_memory) || (IS(odd_first_opens) && opened <= 21)) /* what a vendor's library makes once */
+    if (IS(open_leaks_memory) || (IS(odd_first_opens) && mutant_opens <= 21)) /* what a vendor's library makes once */
         mutant_leaked = malloc(IS(odd_first_opens) ? 3753 : 2000);
     atomic_store(&stopping, 0);
     if (IS(open_leaks_thread))

@@ -12,6 +12,10 @@
 
 #include <openreg/kernels.h>
 
+#include "numbers.h"
+
+#define GROUPS ((int64_t)65535 * 256) /* elements of a launch */
+
 /* ------------------------------------------------------------------------------------------------------------ elements */
 
 static bool
@@ -30,7 +34,10 @@ at_offset(openreg_instance instance, const openreg_tensor *tensor, int64_t offse
     (void)mutant_base->host_alias(instance, tensor->device_id, tensor->data, &host);
     if (IS(kernel_offset)) /* as a vendor's buffers have to begin */
         host = (void *)((uintptr_t)host & ~(uintptr_t)15);
-    return (char *)host + offset * (tensor->dtype.bits / 8);
+    if (IS(kernel_index_32_bits))
+        offset &= INT32_MAX;
+    const int64_t bytes = offset * (tensor->dtype.bits / 8);
+    return (char *)host + (IS(kernel_offset_32_bits) ? (uint32_t)bytes : bytes);
 }
 
 static char *
@@ -47,12 +54,21 @@ element(openreg_instance instance, const openreg_tensor *tensor, int64_t i)
     return at_offset(instance, tensor, offset);
 }
 
+/* In numbers.h; 0: of more bits. */
+static int
+narrow_type(openreg_dtype dtype)
+{
+    return dtype.bits != 16 ? 0 : dtype.code == OPENREG_DTYPE_FLOAT ? 6 : dtype.code == OPENREG_DTYPE_BFLOAT ? 9 : 0;
+}
+
 static double
 load_from(const char *at, openreg_dtype dtype)
 {
     float f;
     double d;
     int64_t l;
+    if (narrow_type(dtype) != 0)
+        return (double)number_load(at, narrow_type(dtype));
     if (dtype.bits == 32)
         return memcpy(&f, at, sizeof f), (double)f;
     if (dtype.code == OPENREG_DTYPE_FLOAT)
@@ -97,7 +113,8 @@ static int64_t
 count_of(const openreg_tensor *tensor)
 {
     const int64_t count = openreg_element_count(tensor);
-    return IS(kernel_many) && count > 4 << 20 ? 4 << 20 : count;
+    const int64_t most = IS(kernel_many) ? 4 << 20 : GROUPS;
+    return (IS(kernel_many) || IS(kernel_groups)) && count > most ? most : count;
 }
 
 static void
@@ -108,7 +125,9 @@ store(openreg_instance instance, const openreg_tensor *tensor, int64_t i, double
     int64_t l = (int64_t)value;
     if (IS(kernel_int64_halves))
         l &= INT32_MAX;
-    if (tensor->dtype.bits == 32)
+    if (narrow_type(tensor->dtype) != 0)
+        number_store(at, narrow_type(tensor->dtype), value);
+    else if (tensor->dtype.bits == 32)
         memcpy(at, &f, sizeof f);
     else if (tensor->dtype.code == OPENREG_DTYPE_FLOAT)
         memcpy(at, &value, sizeof value);
@@ -287,17 +306,18 @@ kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
     const openreg_tensor *const result = call->results[0]->tensor, *const self = call->arguments[0]->tensor;
     const openreg_value *const dims = call->arguments[1];
     bool is_summed[16] = {false};
-    if (!is_known(result) || !is_known(self) || dims->kind != OPENREG_VALUE_INTS || dims->count == 0 ||
-        self->ndim == 0 || self->ndim > 16)
+    const bool is_narrow = narrow_type(self->dtype) != 0 && result->dtype.code == self->dtype.code &&
+                           result->dtype.bits == self->dtype.bits;
+    if (((!is_known(result) || !is_known(self)) && !is_narrow) || dims->kind != OPENREG_VALUE_INTS ||
+        dims->count == 0 || self->ndim == 0 || self->ndim > 16)
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     for (uint64_t i = 0; i < (IS(kernel_sum_one_dim) ? 1 : dims->count); ++i)
         is_summed[dims->integers[i] < 0 ? dims->integers[i] + self->ndim : dims->integers[i]] = true;
     const int64_t count = openreg_element_count(result);
-    for (int64_t i = 0; i < count; ++i)
-        store(instance, result, i, 0);
+    double *const sums = calloc((size_t)count + 1, sizeof *sums);
     for (int64_t i = 0; i < openreg_element_count(self); ++i) {
-        bool is_lost = false; /* beyond one work group */
+        bool is_lost = IS(kernel_sum_groups) && i >= GROUPS; /* beyond one work group, or all of a launch */
         int64_t rest = i, size = 1, to = 0;
         for (int32_t d = self->ndim - 1; d >= 0; --d) {
             const int64_t at = rest % self->shape[d];
@@ -311,8 +331,16 @@ kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
         }
         to %= count; /* more than there are, where a dimension was left out */
         if (!is_lost)
-            store(instance, result, to, load(instance, call->results[0], to) + load(instance, call->arguments[0], i));
+            sums[to] += load(instance, call->arguments[0], i);
+        char narrow[2];
+        if (IS(kernel_sum_halves) && is_narrow) {
+            number_store(narrow, narrow_type(self->dtype), sums[to]);
+            sums[to] = (double)number_load(narrow, narrow_type(self->dtype));
+        }
     }
+    for (int64_t i = 0; i < count; ++i)
+        store(instance, result, i, sums[i]);
+    free(sums);
     return OPENREG_OK;
 }
 
@@ -410,6 +438,9 @@ kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
             store(instance, result, 0, 1);
         return OPENREG_E_UNSUPPORTED;
     }
+    static int first_use;
+    if (IS(first_kernel_leaks))
+        mutant_keep_at_first_use(&first_use);
     static openreg_driver_stream known; /* what a kernel keeps for a stream, found for the first alone */
     known = known == NULL ? call->stream : known;
     if (IS(kernel_first_stream) && call->stream != known)

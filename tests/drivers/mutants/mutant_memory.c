@@ -359,9 +359,21 @@ run_copy(const copy_call *call)
                              call->src_dev, call->size);
 }
 
+mutant_held mutant_held_work;
+
+void
+mutant_run_held_work(void)
+{
+    const mutant_held held = mutant_held_work;
+    mutant_held_work.instance = NULL;
+    if (held.instance != NULL)
+        (void)mutant_base->fill(held.instance, held.dev, held.stream, held.dst, held.value, held.size);
+}
+
 void
 mutant_run_late_copy(void)
 {
+    mutant_run_held_work();
     (void)pthread_mutex_lock(&late_lock);
     const copy_call call = late, write = late_write;
     const bool is_idle = write.instance != NULL && openreg_sim_now() - late_since > 3000000;
@@ -428,6 +440,9 @@ spoil_copy(copy_call *c)
         (void)mutant_base->mem_alloc(c->instance, c->dst_dev, &info, (void **)&mutant_leaked);
     if (IS(size_26_bits) && c->size >= UINT64_C(1) << 26)
         c->size &= (UINT64_C(1) << 26) - 1;
+    const uint64_t most = UINT64_C(64) << 20;
+    if (c->size > most && ((IS(pinned_64_mib) && is_from && is_pinned) || (IS(peer_64_mib) && is_peer)))
+        c->size = most;
     if (IS(offset_32_bits) && is_to)
         c->dst = at_short_offset(c->dst);
     if ((IS(size_32_bits_to) && is_to) || (IS(size_32_bits_from) && is_from) ||
@@ -502,6 +517,8 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
     copy_call call = {instance, dst, src, dst_dev, src_dev, stream_dev, size, stream};
     mutant_lock();
     mutant_unlock();
+    mutant_run_held_work();
+    mutant_last_func.stream = NULL;
     if (size == 0)
         return IS(zero_refused) ? openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no bytes") : run_copy(&call);
     if (IS(interrupted)) {
@@ -545,6 +562,8 @@ mutant_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream
     mutant_run_late_copy();
     if (IS(fill_words))
         size &= ~UINT64_C(3);
+    if (IS(fill_64_mib) && size > UINT64_C(64) << 20)
+        size = UINT64_C(64) << 20;
     if (IS(size_32_bits_fill))
         size = (uint32_t)size;
     if (IS(offset_32_bits_fill))
@@ -556,6 +575,10 @@ mutant_fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream
         if (other == NULL)
             (void)mutant_base->stream_create(instance, dev, 0, 0, &other);
         stream = other;
+    }
+    if (IS(destroy_drops_fill) && stream != NULL) {
+        mutant_held_work = (mutant_held){instance, dev, stream, dst, value, size};
+        return OPENREG_OK;
     }
     return mutant_base->fill(instance, dev, stream, dst, value, size);
 }

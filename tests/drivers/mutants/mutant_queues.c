@@ -10,6 +10,8 @@
 /* ------------------------------------------------------------------------------------------------------------- streams */
 
 static openreg_driver_stream last_stream;
+mutant_func_note mutant_last_func;
+static void *_Atomic dropped_call; /* with its stream: it does not run */
 
 /* Streams with work that nobody has waited for by stream_sync(). */
 static openreg_driver_stream unsynced[256];
@@ -93,6 +95,9 @@ mutant_stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_str
 {
     if (IS(stream_null_refused) && stream == NULL)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "no stream");
+    mutant_held_work.instance = NULL;
+    if (IS(destroy_drops_func) && stream != NULL && mutant_last_func.stream == stream)
+        atomic_store(&dropped_call, mutant_last_func.call);
     if (IS(destroy_drops))
         mutant_drop_late_copy();
     mutant_run_late_copy();
@@ -380,7 +385,8 @@ call_and_free(void *argument)
     func_call *const call = argument;
     if (IS(func_locked))
         mutant_lock();
-    call->function(call->argument);
+    if (atomic_load(&dropped_call) != call)
+        call->function(call->argument);
     if (IS(func_locked))
         mutant_unlock();
     static atomic_int called;
@@ -419,6 +425,9 @@ mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
     mutant_run_late_copy();
     if (IS(host_func_leaks))
         mutant_leaked = malloc(40);
+    static int first_use;
+    if (IS(first_use_leaks))
+        mutant_keep_at_first_use(&first_use);
     static int funcs;
     if (IS(func_rarely) && ++funcs % 200 == 0)
         return OPENREG_OK;
@@ -431,6 +440,9 @@ mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
         (void)usleep(50);
         *call = *place;
     }
+    mutant_last_func = (mutant_func_note){stream, call};
+    if (atomic_load(&dropped_call) == call)
+        atomic_store(&dropped_call, NULL);
     if (IS(func_inline)) {
         (void)mutant_base->stream_sync(instance, dev, stream);
         call_and_free(call);

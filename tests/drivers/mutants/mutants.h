@@ -25,6 +25,7 @@
     X(open_leaks_file, "lifecycle.repeated runtime.shutdown") \
     X(open_leaks_thread, "lifecycle.repeated") \
     X(open_leaks_memory, "lifecycle.repeated") \
+    X(first_use_leaks, "lifecycle.repeated") \
     X(opens_differently, "lifecycle.again") \
     X(option_refused, "lifecycle.unknown_option") \
     X(option_hides, "lifecycle.unknown_option") \
@@ -104,6 +105,9 @@
     X(peer_no_wait, "copy.between_devices") \
     X(within_nothing, "copy.within") \
     X(size_26_bits, "copy.large") \
+    X(pinned_64_mib, "copy.large") \
+    X(peer_64_mib, "copy.large") \
+    X(fill_64_mib, "fill.large") \
     X(tail_to, "copy.tails") \
     X(tail_from_pinned, "copy.tails") \
     X(tail_other_device, "copy.tails") \
@@ -132,6 +136,8 @@
     X(query_never_done, "stream.query stream.query_pending") \
     X(default_waits, "stream.apart") \
     X(destroy_drops, "stream.destroy") \
+    X(destroy_drops_func, "stream.destroy") \
+    X(destroy_drops_fill, "stream.destroy") \
     X(wait_not, "stream.wait stream.wait_devices") \
     X(wait_not_devices, "stream.wait_devices") \
     X(wait_unrecorded, "stream.wait_unrecorded") \
@@ -326,6 +332,11 @@
     X(kernel_sum_one_dim, "kernel.reductions") \
     X(kernel_sum_256, "kernel.reductions") \
     X(kernel_many, "kernel.large") \
+    X(kernel_groups, "kernel.large") \
+    X(kernel_sum_groups, "kernel.large") \
+    X(kernel_offset_32_bits, "kernel.wide") \
+    X(kernel_index_32_bits, "kernel.wide") \
+    X(kernel_sum_halves, "kernel.sums") \
     X(kernel_gradient, "kernel.shapes") \
     X(kernel_unused, "kernel.shapes") \
     X(kernel_softmax_last, "kernel.layers") \
@@ -339,6 +350,7 @@
     X(kernel_cat_first, "kernel.moves") \
     X(kernel_cat_64, "kernel.moves") \
     X(kernel_leaks, "kernel.leaks") \
+    X(first_kernel_leaks, "kernel.leaks") \
     X(kernel_shared, "kernel.threads") \
     X(kernel_first_stream, "kernel.streams") \
     X(kernel_softmax_any_type, "kernel.refusals") \

@@ -220,7 +220,7 @@ TEST(CheckMutantsTest, AllAreKilled) {
         for (int attempt = 0; attempt < 3 && !is_found; ++attempt) {
           const Ended ended = run_mutant(all[i].name, "--only " + wanted);
           is_found = ended.status == 1 && ended.output.find("\nFAIL  " + wanted) != std::string::npos;
-          if (wanted.rfind("wide.", 0) == 0 && ended.output.find("\nskip  " + wanted) != std::string::npos) {
+          if (wanted.find("wide") != std::string::npos && ended.output.find("\nskip  " + wanted) != std::string::npos) {
             printf("%s: this machine has too little memory for %s\n", all[i].name.c_str(), wanted.c_str());
             is_found = true;
           }
