@@ -7,6 +7,25 @@
 #include "fixtures.h"
 #include "slot_tour.h"
 
+/* Half of what is free, if two halves of it can be allocated: a device that says no max_allocation has none. */
+static void
+half_can_be_allocated(check_context *c, int32_t dev, uint64_t half)
+{
+    const openreg_alloc_info whole = openreg_alloc_bytes(half), part = openreg_alloc_bytes(half / 2);
+    void *memory = NULL, *parts[2] = {NULL, NULL};
+    int made = 0;
+    if (MAY(c, mem_alloc, c->instance, dev, &whole, &memory) == OPENREG_OK) {
+        check_free(c, dev, memory);
+        return;
+    }
+    while (made < 2 && MAY(c, mem_alloc, c->instance, dev, &part, &parts[made]) == OPENREG_OK)
+        ++made;
+    for (int i = 0; i < made; ++i)
+        check_free(c, dev, parts[i]);
+    REQUIRE(made < 2, "device %d refused %llu bytes at once and gave two times the half: max_allocation is 0", dev,
+            (unsigned long long)half);
+}
+
 static void
 fields_are_sound(check_context *c)
 {
@@ -26,9 +45,12 @@ fields_are_sound(check_context *c)
         REQUIRE(info.multi_processor_count >= 0 && info.capability_major >= 0 && info.capability_minor >= 0,
                 "device %d has a negative number of processors or a negative capability", dev);
         uint64_t unused = 0, total = 0;
-        if (info.max_allocation != 0 && info.max_allocation <= check_host_available() / 4 && c->table.mem_info != NULL)
+        if (info.max_allocation <= check_host_available() / 4 && c->table.mem_info != NULL)
             MUST(c, mem_info, c->instance, dev, &unused, &total);
-        if (unused / 2 >= info.max_allocation && unused > 0) { /* small enough to try */
+        if (info.max_allocation == 0) {
+            if (unused / 2 <= check_host_available() / 4 && unused / 2 > 1)
+                half_can_be_allocated(c, dev, unused / 2);
+        } else if (unused / 2 >= info.max_allocation) { /* small enough to try */
             char *const memory = check_alloc(c, dev, info.max_allocation);
             check_write(c, dev, memory + info.max_allocation - 1, "1", 1);
             check_free(c, dev, memory);
@@ -231,8 +253,8 @@ unknown_extensions_are_null(check_context *c)
 static const check_case cases[] = {
     {"info.fields", "device_info", 0,
      "device_info(): min_alignment is 0 or a power of two, priority_high numerically least, the name NUL-terminated; "
-     "max_allocation can be allocated.",
-     "Lesser numbers are more urgent, as in CUDA.", fields_are_sound},
+     "max_allocation can be allocated; 0: there is no such limit.",
+     "Lesser numbers are more urgent, as in CUDA. max_allocation is the vendor's largest buffer.", fields_are_sound},
     {"info.size", "device_info", 0, "A driver that fills in a structure writes no byte beyond its struct_size.",
      "Fill a structure of your own and copy the smaller of both sizes; struct_size stays.", structure_keeps_its_size},
     {"info.devices", "device_info", CHECK_TWO_DEVICES, "A UUID names one device; all zero if unknown.",

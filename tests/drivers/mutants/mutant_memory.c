@@ -57,7 +57,7 @@ static openreg_status
 mutant_refuse(openreg_instance instance, int32_t dev, uint64_t size)
 {
     const uint64_t beside = IS(most_refused) ? 4096 : 0; /* for a header */
-    if ((IS(odd_most) || IS(most_refused)) && size > mutant_most(instance, dev) - beside)
+    if ((IS(odd_most) || IS(most_refused) || IS(most_unsaid)) && size > mutant_most(instance, dev) - beside)
         return openreg_fail(instance->host, OPENREG_E_NOMEM, 2, "more than one allocation may have");
     if (fits(instance, dev, size))
         return OPENREG_OK;

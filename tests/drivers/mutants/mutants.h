@@ -64,6 +64,7 @@
     X(priorities_swapped, "info.fields") \
     X(name_empty, "info.fields") \
     X(most_refused, "info.fields") \
+    X(most_unsaid, "info.fields") \
     X(info_overruns, "info.size") \
     X(info_of_first, "info.devices") \
     X(info_changes, "info.constant") \
