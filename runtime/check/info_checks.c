@@ -7,23 +7,24 @@
 #include "fixtures.h"
 #include "slot_tour.h"
 
-/* Half of what is free, if two halves of it can be allocated: a device that says no max_allocation has none. */
+/* A device without max_allocation allocates that many free bytes, or nothing of that size in pieces either. */
 static void
-half_can_be_allocated(check_context *c, int32_t dev, uint64_t half)
+all_can_be_allocated(check_context *c, int32_t dev, uint64_t all)
 {
-    const openreg_alloc_info whole = openreg_alloc_bytes(half), part = openreg_alloc_bytes(half / 2);
-    void *memory = NULL, *parts[2] = {NULL, NULL};
-    int made = 0;
-    if (MAY(c, mem_alloc, c->instance, dev, &whole, &memory) == OPENREG_OK) {
-        check_free(c, dev, memory);
-        return;
+    void *memory[2];
+    for (uint64_t size = all; size > 0; size /= 2) {
+        const openreg_alloc_info info = openreg_alloc_bytes(size);
+        int made = 0;
+        while (made < (size == all ? 1 : 2) && MAY(c, mem_alloc, c->instance, dev, &info, &memory[made]) == OPENREG_OK)
+            ++made;
+        for (int i = 0; i < made; ++i)
+            check_free(c, dev, memory[i]);
+        REQUIRE(size == all || made < 2,
+                "max_allocation of device %d is 0, but it refused %llu bytes, and then gave %llu twice", dev,
+                (unsigned long long)size * 2, (unsigned long long)size);
+        if (made > 0)
+            return;
     }
-    while (made < 2 && MAY(c, mem_alloc, c->instance, dev, &part, &parts[made]) == OPENREG_OK)
-        ++made;
-    for (int i = 0; i < made; ++i)
-        check_free(c, dev, parts[i]);
-    REQUIRE(made < 2, "device %d refused %llu bytes at once and gave two times the half: max_allocation is 0", dev,
-            (unsigned long long)half);
 }
 
 static void
@@ -48,8 +49,8 @@ fields_are_sound(check_context *c)
         if (info.max_allocation <= check_host_available() / 4 && c->table.mem_info != NULL)
             MUST(c, mem_info, c->instance, dev, &unused, &total);
         if (info.max_allocation == 0) {
-            if (unused / 2 <= check_host_available() / 4 && unused / 2 > 1)
-                half_can_be_allocated(c, dev, unused / 2);
+            const uint64_t host = check_host_available() / 4;
+            all_can_be_allocated(c, dev, unused / 2 < host ? unused / 2 : host);
         } else if (unused / 2 >= info.max_allocation) { /* small enough to try */
             char *const memory = check_alloc(c, dev, info.max_allocation);
             check_write(c, dev, memory + info.max_allocation - 1, "1", 1);
