@@ -52,13 +52,13 @@ class HostEnd {
   }
 
   // Whether it has come before the time was over.
-  bool wait_for(std::chrono::microseconds timeout) {
+  bool wait_for(std::chrono::milliseconds timeout) {
     std::unique_lock<std::mutex> guard(lock_);
     return changed_.wait_for(guard, timeout, [this] { return has_come_; });
   }
 
-  // A stream waits from now on: an error reaches it. False: it has come already. Throws the error, if there is one.
-  bool add_waiter(c10::DeviceIndex device, openreg_stream stream) {
+  // A stream waits from now on: an error reaches it. Throws the error, if there is one.
+  void add_waiter(c10::DeviceIndex device, openreg_stream stream) {
     const std::lock_guard<std::mutex> guard(lock_);
     if (error_ != nullptr) {
       std::rethrow_exception(error_);
@@ -67,7 +67,6 @@ class HostEnd {
     if (!has_come_ && std::find(waiters_.begin(), waiters_.end(), waiter) == waiters_.end()) {
       waiters_.push_back(waiter);
     }
-    return !has_come_;
   }
 
   bool has_come() const {
@@ -173,11 +172,7 @@ bool host_is_to_wait() {
 
 namespace {
 
-// A small collective is over in less time than it takes to make a stream wait for it, which costs two wake-ups of its thread.
-constexpr std::chrono::microseconds kBrief(100);
-
-// What is on streams: the end of the host's part, copies of results, and an event on each. Where results are in place there
-// is nothing to queue before a stream waits, which then waits for the host's part itself: one thread less in between.
+// What is on streams: the end of the host's part, copies of results, and an event on each.
 class StreamWork : public WorkOverHost {
  public:
   void synchronize() override {
@@ -187,15 +182,8 @@ class StreamWork : public WorkOverHost {
         const auto device = streams_[i].first;
         openreg_stream current = OPENREG_STREAM_DEFAULT;
         OPENREG_CHECK(openreg_current_stream(device, &current));
-        if (events_.empty()) {
-          (void)end_->wait_for(kBrief);
-        }
-        const bool is_to_wait = end_->add_waiter(device, current);
-        if (!events_.empty()) {
-          events_[i].make_wait(device, current); // without the lock: on some drivers the host waits
-        } else if (is_to_wait) {
-          queue_wait(device, current);
-        }
+        end_->add_waiter(device, current);
+        events_[i].make_wait(device, current); // without the lock: on some drivers the host waits
       }
     }
     if (races_are_found()) {
@@ -253,10 +241,6 @@ class StreamWork : public WorkOverHost {
         end_(std::make_shared<HostEnd>()),
         results_(tensors_of(outputs)) {}
 
-  void queue_wait(c10::DeviceIndex device, openreg_stream stream) const {
-    launch(device, stream, &wait_for_host_end, std::make_unique<std::shared_ptr<HostEnd>>(end_));
-  }
-
   // What has been queued on the streams is followed by this. Once.
   void follow(Streams streams, const StagedOutputs& outputs) {
     streams_ = std::move(streams);
@@ -306,14 +290,12 @@ class QueuedWork final : public StreamWork {
       std::shared_ptr<HostPart> part(new HostPart{.end = end_, .host_work = host_work, .description = description});
       host_queue.push([part = std::move(part)] { part->finish(); });
     }
-    if (std::any_of(outputs.begin(), outputs.end(), [](const StagedOutput& output) { return output.is_copy; })) {
+    {
       const RaceMute mute(races_are_found()); // noted when the tensors were shown
       for (const auto& [device, stream] : streams) {
-        queue_wait(device, stream);
+        launch(device, stream, &wait_for_host_end, std::make_unique<std::shared_ptr<HostEnd>>(end_));
       }
       follow(streams, outputs);
-    } else {
-      streams_ = streams;
     }
     if (host_future != nullptr) {
       std::shared_ptr<Completion> completion(

@@ -2,9 +2,8 @@
 // A collective as work of a stream: queued on a stream for communication, so that who waits for it makes a stream wait, and
 // not the host.
 //
-// The host's backend has been given the collective already, in the order of the calls, which is what it requires. On the
+// The host's backend has been given the collective already, in the order of the calls, which is what it asks for. On the
 // stream a host function waits until it is done; behind that come the copies of results that are not in place, and an event.
-// Where all results are in place, the streams that wait get that host function themselves.
 // What peers do never depends on these streams, so host functions that wait can't make ranks wait in a circle.
 #pragma once
 
@@ -79,8 +78,7 @@ class TORCH_OPENREG_API CommunicationStreams {
 // back what comes behind, which the peer may want before it answers.
 //
 //   wait()         makes the current streams of `devices` wait, unless it gets a timeout or OPENREG_BLOCKING_WAIT=1 is
-//                  set: then the host waits, too. Where the results are in place the host first waits for a tenth of a
-//                  millisecond: small collectives are over by then, and no stream has to wait. Throws the error of a collective that has failed already.
+//                  set: then the host waits, too. Throws the error of a collective that has failed already.
 //   errors         that come later are left on the streams that wait for the collective (openreg/host_work.h); its
 //                  future has them.
 //   isCompleted()  once the results are in device memory.
