@@ -229,6 +229,18 @@ def events_measure_it(rank: int, device: torch.device) -> None:
 
 
 @check
+def a_device_waits_for_its_collectives(rank: int, device: torch.device) -> None:
+    """synchronize() waits for a collective whose work nobody waits for, also where its peer comes late."""
+    if rank == 1:
+        time.sleep(HELD_BACK)
+    x = torch.full((1000,), 1.0 + rank, device=device)
+    work = dist.all_reduce(x, async_op=True)
+    torch.openreg.synchronize(device)
+    assert x[0].item() == 3.0
+    work.wait()
+
+
+@check
 def works_in_a_row(rank: int, device: torch.device) -> None:
     """Many works at once, in two groups, with inputs that nobody keeps, waited for in another order."""
     groups = [dist.group.WORLD, dist.new_group()]
