@@ -232,6 +232,18 @@ run_all(const arguments *a, check_report *report)
             check_report_result(result, a->is_verbose);
         }
     report->seconds = check_now() - begin;
+    report->is_finished = true;
+}
+
+/* False: a file that the command line asks for can't be written. */
+static bool
+write_files(const arguments *a, const check_report *report)
+{
+    if ((a->json == NULL || check_report_json(report, a->json) == 0) &&
+        (a->junit == NULL || check_report_junit(report, a->junit) == 0))
+        return true;
+    (void)fprintf(stderr, "openreg-check: the report can't be written\n");
+    return false;
 }
 
 /* A variable that asks for what checks don't do, as a layer around the driver, which they look at alone. NULL: none. */
@@ -282,21 +294,19 @@ check(arguments *a)
         return 2;
     }
     check_identify(&a->target, a->timeout, &report.identity);
-    if (!report.identity.is_loaded) {
-        printf("openreg-check: %s is no driver: %s\n", a->driver, report.identity.message);
-        free(report.results);
-        return 1;
-    }
-    check_report_begin(&report);
-    run_all(a, &report);
-    check_report_end(&report);
-    int status = check_report_failures(&report) > 0 ? 1 : 0;
-    if (status == 0 && report.identity.devices < 0)
-        status = 77; /* the table was looked at; nothing could be opened */
-    if ((a->json != NULL && check_report_json(&report, a->json) != 0) ||
-        (a->junit != NULL && check_report_junit(&report, a->junit) != 0)) {
-        (void)fprintf(stderr, "openreg-check: the report can't be written\n");
+    int status = 1;
+    if (!write_files(a, &report)) { /* a run that is ended by force leaves these, and not an earlier run's */
         status = 2;
+    } else if (!report.identity.is_loaded) {
+        printf("openreg-check: %s is no driver: %s\n", a->driver, report.identity.message);
+    } else {
+        check_report_begin(&report);
+        run_all(a, &report);
+        check_report_end(&report);
+        if (check_report_failures(&report) == 0)
+            status = report.identity.devices < 0 ? 77 : 0; /* the table was looked at; nothing could be opened */
+        if (!write_files(a, &report))
+            status = 2;
     }
     free(report.results);
     return status;

@@ -18,6 +18,35 @@ check_report_failures(const check_report *report)
     return failures;
 }
 
+typedef enum verdict {
+    VERDICT_CONFORMS,
+    VERDICT_FAILS,
+    VERDICT_PART,
+    VERDICT_NOTHING,
+    VERDICT_NO_DEVICE,
+    VERDICT_NO_DRIVER,
+    VERDICT_UNFINISHED
+} verdict;
+
+static verdict
+verdict_of(const check_report *report)
+{
+    int tried = 0;
+    for (int i = 0; i < report->count; ++i)
+        tried += report->results[i].outcome != CHECK_SKIPPED;
+    if (!report->identity.is_loaded)
+        return VERDICT_NO_DRIVER;
+    if (!report->is_finished)
+        return VERDICT_UNFINISHED;
+    if (check_report_failures(report) > 0)
+        return VERDICT_FAILS;
+    if (report->identity.devices < 0)
+        return VERDICT_NO_DEVICE;
+    if (tried == 0)
+        return VERDICT_NOTHING;
+    return report->is_whole ? VERDICT_CONFORMS : VERDICT_PART;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- text */
 
 void
@@ -97,19 +126,25 @@ check_report_end(const check_report *report)
     if (counts[CHECK_KNOWN] > 0)
         printf(", %d known", counts[CHECK_KNOWN]);
     printf(" in %.1f s\n", report->seconds);
-    if (counts[CHECK_FAILED] > 0)
+    switch (verdict_of(report)) {
+    case VERDICT_FAILS:
         printf("does not conform to driver.h %u.%u: see docs/verifying-a-driver.md, or --explain CHECK\n",
                OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor);
-    else if (report->identity.devices < 0)
+        break;
+    case VERDICT_NO_DEVICE:
         printf("there is no device: nothing was checked but the table and what open() and describe() say\n");
-    else if (counts[CHECK_PASSED] + counts[CHECK_KNOWN] == 0)
+        break;
+    case VERDICT_NOTHING:
         printf("nothing was checked\n");
-    else if (!report->is_whole)
+        break;
+    case VERDICT_PART:
         printf("no failure in the requested checks\n");
-    else
+        break;
+    default:
         printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "%s\n", OPENREG_ABI_MAJOR,
                (unsigned)report->identity.abi_minor, report->level, report->target->seed,
                counts[CHECK_KNOWN] > 0 ? ", but for what is known:" : "");
+    }
     for (int i = 0; i < report->count; ++i)
         if (report->results[i].outcome == CHECK_KNOWN)
             printf("  known: %s (%s)\n", report->results[i].check->name, report->results[i].known);
@@ -195,7 +230,13 @@ int
 check_report_json(const check_report *report, const char *path)
 {
     static const char *const words[] = {"passed", "failed", "skipped", "known"};
-    char needs[256];
+    static const char *const verdicts[] = {
+        [VERDICT_CONFORMS] = "conforms",       [VERDICT_FAILS] = "fails",         [VERDICT_PART] = "no failure",
+        [VERDICT_NOTHING] = "nothing checked", [VERDICT_NO_DEVICE] = "no device", [VERDICT_NO_DRIVER] = "no driver",
+        [VERDICT_UNFINISHED] = "unfinished",
+    };
+    const verdict found = verdict_of(report);
+    char needs[256], hint[600];
     FILE *const file = fopen(path, "w");
     if (file == NULL)
         return -1;
@@ -205,11 +246,11 @@ check_report_json(const check_report *report, const char *path)
     write_member(file, "path", report->target->path != NULL ? report->target->path : "", ", ");
     (void)fprintf(file,
                   "\"abi\": \"%u.%u\", \"devices\": %d, \"level\": %d, \"seed\": %" PRIu64
-                  ", \"seconds\": %.3f, \"conforms\": %s,\n ",
+                  ", \"seconds\": %.3f, \"conforms\": %s, ",
                   OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor, report->identity.devices, report->level,
-                  report->target->seed, report->seconds,
-                  check_report_failures(report) == 0 && report->is_whole && report->identity.devices > 0 ? "true"
-                                                                                                         : "false");
+                  report->target->seed, report->seconds, found == VERDICT_CONFORMS ? "true" : "false");
+    write_member(file, "verdict", verdicts[found], ", ");
+    write_member(file, "message", found == VERDICT_NO_DRIVER ? report->identity.message : "", ",\n ");
     write_list(file, "slots_missing", report->identity.slots, " ", ",\n ");
     write_list(file, "kernels_without_reference", report->identity.kernels, " ", ",\n ");
     (void)fprintf(file, "\"kernels_left_out\": %d,\n \"checks\": [", report->identity.kernels_left_out);
@@ -230,7 +271,11 @@ check_report_json(const check_report *report, const char *path)
         }
         if (result->outcome == CHECK_FAILED || result->outcome == CHECK_KNOWN) {
             write_member(file, "slot", result->slot, ", ");
-            write_member(file, "hint", result->check->hint, ", ");
+            (void)snprintf(hint, sizeof hint, "%s", result->check->hint);
+            if (result->calls[0] != '\0') /* the check's own is about what it compares, and it did not come to that */
+                (void)snprintf(hint, sizeof hint, "It ended in or after %s(): look there first. %s", result->slot,
+                               result->check->hint);
+            write_member(file, "hint", hint, ", ");
         }
         write_member(file, "rule", result->check->rule, "}");
     }

@@ -11,7 +11,8 @@ typedef struct check_report {
     const check_target *target;
     check_identity identity;
     int level;
-    bool is_whole; /* nothing was left out by the command line */
+    bool is_whole;    /* nothing was left out by the command line */
+    bool is_finished; /* all that is wanted was run */
     double seconds;
     check_result *results;
     int count;

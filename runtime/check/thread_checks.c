@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* thread_checks.c: slots called from many threads at once. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,11 +124,11 @@ step(worker *w)
 }
 
 static void
-prepare(worker *w, const check_context *c, int i)
+prepare(worker *w, const check_context *c, int i, int32_t dev)
 {
     w->c = *c;
     w->c.random += (uint64_t)(i + 1) * UINT64_C(0xd1342543de82ef95);
-    w->dev = i % c->devices;
+    w->dev = dev;
     w->stream = check_stream(&w->c, w->dev);
     w->event = c->table.event_create == NULL ? NULL : check_event(&w->c, w->dev, 0);
     w->seen = check_host_alloc(&w->c, SIZE, true);
@@ -167,7 +168,7 @@ agrees_with_serial_model(check_context *c)
 {
     static worker workers[THREADS];
     for (int i = 0; i < THREADS; ++i)
-        prepare(&workers[i], c, i);
+        prepare(&workers[i], c, i, i % c->devices);
     run_threads(c, run_steps, workers);
 }
 
@@ -176,7 +177,7 @@ share_streams(check_context *c)
 {
     static worker workers[THREADS];
     for (int i = 0; i < THREADS; ++i) {
-        prepare(&workers[i], c, i);
+        prepare(&workers[i], c, i, i % c->devices);
         if (i >= c->devices)
             workers[i].stream = workers[i % c->devices].stream;
     }
@@ -225,8 +226,208 @@ handles_come_and_go(check_context *c)
 {
     static worker workers[THREADS];
     for (int i = 0; i < THREADS; ++i)
-        prepare(&workers[i], c, i);
+        prepare(&workers[i], c, i, i % c->devices);
     run_threads(c, churn, workers);
+}
+
+/* Two threads that meet before their calls, so that both are inside of a slot at the same moment: whether a race shows
+ * depends on how often calls overlap, and not on how long threads run, so overlaps are counted. */
+typedef struct partner {
+    worker own;
+    struct partner *other;
+    unsigned meetings, sizes[BLOCKS];
+    uint64_t seeds[BLOCKS];
+    openreg_driver_stream made_stream;
+    openreg_driver_event made_event;
+    char *shared; /* SHARED bytes, of both */
+} partner;
+
+#define SHARED 64
+#define OVERLAPS 1000
+#define TIMES 20 /* as long as other checks, where calls don't overlap: on one processor, or a busy one */
+
+static atomic_uint arrived, inside, overlaps;
+static atomic_bool is_over;
+
+static void
+meet(partner *p)
+{
+    const unsigned wanted = 2 * ++p->meetings;
+    (void)atomic_fetch_add(&arrived, 1);
+    for (unsigned turn = 0; atomic_load(&arrived) < wanted; ++turn)
+        if (turn > 2000)
+            (void)sched_yield();
+}
+
+/* Around a call that may meet the same of the other thread. */
+static void
+enter_call(partner *p)
+{
+    meet(p);
+    if (atomic_fetch_add(&inside, 1) > 0)
+        (void)atomic_fetch_add(&overlaps, 1);
+}
+
+static void
+leave_call(void)
+{
+    (void)atomic_fetch_sub(&inside, 1);
+}
+
+/* One more round? Both get the same answer. */
+static bool
+meet_again(partner *p, double end)
+{
+    worker *const w = &p->own;
+    if (p < p->other)
+        atomic_store(&is_over, atomic_load(&overlaps) >= OVERLAPS || (w->rounds >= SHARED * 3 && check_now() > end));
+    ++w->rounds;
+    meet(p);
+    return !atomic_load(&is_over);
+}
+
+static void
+write_own(partner *p, char *to, const void *from, size_t size)
+{
+    check_context *const c = &p->own.c;
+    MUST(c, copy, c->instance, p->own.dev, p->own.stream, to, p->own.dev, from, -1, size);
+    check_sync(c, p->own.dev, p->own.stream);
+}
+
+/* Memory of few sizes, so that what was freed is given again; one of the blocks that stay is compared. */
+static void
+replace_block(partner *p)
+{
+    worker *const w = &p->own;
+    check_context *const c = &w->c;
+    const size_t k = (size_t)check_random_below(c, BLOCKS), seen = (size_t)check_random_below(c, BLOCKS);
+    p->sizes[k] = 100 + 1000 * ((unsigned)w->rounds % 3);
+    p->seeds[k] = check_random(c);
+    check_pattern(w->staging, p->sizes[k], p->seeds[k]);
+    enter_call(p);
+    check_free(c, w->dev, w->memory[k]);
+    leave_call();
+    enter_call(p);
+    w->memory[k] = check_alloc(c, w->dev, p->sizes[k]);
+    leave_call();
+    write_own(p, w->memory[k], w->staging, p->sizes[k]);
+    meet(p);
+    MUST(c, copy, c->instance, w->dev, w->stream, w->seen, -1, w->memory[seen], w->dev, p->sizes[seen]);
+    check_sync(c, w->dev, w->stream);
+    check_is_pattern(w->seen, p->sizes[seen], p->seeds[seen], "memory of one of two threads that allocate at once");
+}
+
+static void
+replace_handles(partner *p)
+{
+    worker *const w = &p->own;
+    check_context *const c = &w->c;
+    enter_call(p);
+    p->made_stream = check_stream(c, w->dev);
+    if (c->table.event_create != NULL)
+        p->made_event = check_event(c, w->dev, 0);
+    leave_call();
+    meet(p);
+    REQUIRE(p->made_stream == NULL || p->made_stream != p->other->made_stream,
+            "two threads that made streams at once got the same one");
+    REQUIRE(p->made_event == NULL || p->made_event != p->other->made_event,
+            "two threads that made events at once got the same one");
+    if (c->table.event_create != NULL) {
+        MUST(c, event_record, c->instance, w->dev, p->made_stream, p->made_event);
+        MUST(c, event_sync, c->instance, w->dev, p->made_event);
+    }
+    enter_call(p); /* nobody compares any more */
+    if (c->table.event_create != NULL)
+        MUST(c, event_destroy, c->instance, w->dev, p->made_event);
+    if (p->made_stream != NULL)
+        MUST(c, stream_destroy, c->instance, w->dev, p->made_stream);
+    leave_call();
+}
+
+static void *
+make_at_once(void *argument)
+{
+    partner *const p = argument;
+    const double end = check_now() + TIMES * p->own.c.target->seconds;
+    while (meet_again(p, end)) {
+        replace_block(p);
+        replace_handles(p);
+    }
+    return NULL;
+}
+
+/* Each writes its part of the same few bytes, from the host, on the device and by fill() in turn. */
+static void *
+write_neighbours(void *argument)
+{
+    partner *const p = argument;
+    worker *const w = &p->own;
+    check_context *const c = &w->c;
+    const bool is_first = p < p->other;
+    const double end = check_now() + TIMES * c->target->seconds;
+    while (meet_again(p, end)) {
+        const unsigned round = (unsigned)w->rounds, middle = 1 + round % (SHARED - 1);
+        unsigned char wanted[SHARED];
+        memset(wanted, (uint8_t)(2 * round), middle);
+        memset(wanted + middle, (uint8_t)(2 * round + 1), SHARED - middle);
+        const unsigned from = is_first ? 0 : middle, size = is_first ? middle : SHARED - middle;
+        char *const to = p->shared + from;
+        const unsigned way = round / SHARED % 3;
+        write_own(p, w->memory[0], wanted, SHARED);
+        enter_call(p);
+        if (way == 2 && c->table.fill != NULL)
+            MUST(c, fill, c->instance, w->dev, w->stream, to, wanted[from], size);
+        else if (way == 1)
+            MUST(c, copy, c->instance, w->dev, w->stream, to, w->dev, w->memory[0] + from, w->dev, size);
+        else
+            MUST(c, copy, c->instance, w->dev, w->stream, to, w->dev, wanted + from, -1, size);
+        check_sync(c, w->dev, w->stream);
+        leave_call();
+        meet(p);
+        unsigned char seen[SHARED];
+        MUST(c, copy, c->instance, w->dev, w->stream, seen, -1, p->shared, w->dev, SHARED);
+        check_sync(c, w->dev, w->stream);
+        for (unsigned i = 0; i < SHARED; ++i)
+            REQUIRE(seen[i] == wanted[i],
+                    "one thread wrote the first %u of %d bytes and another the rest, at once (round %u): byte %u is "
+                    "0x%02x, not 0x%02x",
+                    middle, SHARED, round, i, seen[i], wanted[i]);
+    }
+    return NULL;
+}
+
+static void
+run_partners(check_context *c, void *(*function)(void *))
+{
+    static partner both[2];
+    char *const shared = check_alloc(c, 0, SHARED);
+    for (int i = 0; i < 2; ++i) {
+        partner *const p = &both[i];
+        prepare(&p->own, c, i, 0);
+        p->other = &both[1 - i];
+        p->shared = shared;
+        for (int k = 0; k < BLOCKS; ++k) {
+            p->sizes[k] = SIZE;
+            p->seeds[k] = (uint64_t)(i * BLOCKS + k);
+        }
+    }
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, function, &both[1]) != 0)
+        check_skip("no thread could be made");
+    (void)function(&both[0]);
+    (void)pthread_join(thread, NULL);
+}
+
+static void
+threads_meet(check_context *c)
+{
+    run_partners(c, make_at_once);
+}
+
+static void
+neighbours_meet(check_context *c)
+{
+    run_partners(c, write_neighbours);
 }
 
 /* Half of the threads fail all the time: the others must not see it. */
@@ -309,6 +510,14 @@ static const check_case cases[] = {
      "What a slot does to a stream in several steps needs a lock of the stream's.", share_streams},
     {"thread.handles", "", 0, "Streams, events and memory are made and destroyed by many threads at once.",
      "Lists of live handles need a lock.", handles_come_and_go},
+    {"thread.meeting", "", 0, "Slots may be inside of each other's calls at any of their instructions.",
+     "Two calls of the same slot that begin at one moment: a list, a free place or a counter without a lock.",
+     threads_meet},
+    {"thread.neighbours", "", 0,
+     "copy() and fill() change the bytes that they are given and write no others, not even with the same values.",
+     "A write of whole words takes its neighbours' bytes along: merge head and tail under a lock, or in the order of "
+     "one queue.",
+     neighbours_meet},
     {"thread.errors", "", 0, "An error belongs to the thread whose call fails.",
      "Don't keep the last error in a variable of the driver.", errors_are_of_a_thread},
     {"thread.waiting", "stream_create host_func", CHECK_GATE, "A thread that waits keeps no other from calling slots.",

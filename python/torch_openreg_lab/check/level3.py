@@ -230,6 +230,10 @@ def _finish(options: Options, report: dict[str, Any], status: int) -> int:
     known = [check for check in checks if check["outcome"] == "known"]
     unreached = any(c["outcome"] == "skipped" and c["name"].startswith(HEART) for c in checks)
     report["conforms"] = not failures and not unreached and not options.only and status == 0
+    tried = any(check["outcome"] != "skipped" for check in checks)
+    words = {"fails": bool(failures), "nothing checked": not tried, "level not reached": unreached}
+    words["no failure"] = not report["conforms"]
+    report["verdict"] = next((word for word, holds in words.items() if holds), "conforms")
     untried: dict[str, list[str]] = {}  # by the reason
     for check in checks:
         if check["level"] == 3 and check["outcome"] in ("passed", "skipped") and check["message"]:
@@ -271,7 +275,11 @@ def run(options: Options) -> int:
             return 2
     with tempfile.TemporaryDirectory() as folder:
         status, report = _lower_levels(options, Path(folder))
-    if status not in (0, 1) or "driver" not in report:
+    has_ended = status not in (0, 1) or report.get("verdict", "no driver") in ("no driver", "unfinished")
+    if options.json and report:
+        verdict = report["verdict"] if has_ended else "unfinished"  # a run that is ended by force leaves this
+        Path(options.json).write_text(json.dumps(report | {"verdict": verdict, "conforms": False}, indent=1) + "\n")
+    if has_ended:
         return status or 1
     wanted = [name for name in all_checks() if not options.only or any(name.startswith(o) for o in options.only)]
     environment = _environment(options, report["driver"])

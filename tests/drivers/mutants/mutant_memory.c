@@ -95,24 +95,44 @@ static struct {
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool
+keeps_blocks(void)
+{
+    return IS(odd_cache) || IS(list_unlocked);
+}
+
+static void
+lock_kept(void)
+{
+    if (!IS(list_unlocked))
+        (void)pthread_mutex_lock(&kept_lock);
+}
+
+static void
+unlock_kept(void)
+{
+    if (!IS(list_unlocked))
+        (void)pthread_mutex_unlock(&kept_lock);
+}
+
+static bool
 take_kept(int32_t dev, uint64_t size, void **out)
 {
     bool is_found = false;
-    (void)pthread_mutex_lock(&kept_lock);
+    lock_kept();
     for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0] && !is_found; ++i)
         if (kept_blocks[i].is_free && kept_blocks[i].size == size && kept_blocks[i].dev == dev) {
             kept_blocks[i].is_free = false;
             *out = kept_blocks[i].memory;
             is_found = true;
         }
-    (void)pthread_mutex_unlock(&kept_lock);
+    unlock_kept();
     return is_found;
 }
 
 static void
 note_block(int32_t dev, uint64_t size, void *memory)
 {
-    (void)pthread_mutex_lock(&kept_lock);
+    lock_kept();
     for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0]; ++i)
         if (kept_blocks[i].memory == NULL) {
             kept_blocks[i].memory = memory;
@@ -120,7 +140,7 @@ note_block(int32_t dev, uint64_t size, void *memory)
             kept_blocks[i].dev = dev;
             break;
         }
-    (void)pthread_mutex_unlock(&kept_lock);
+    unlock_kept();
 }
 
 /* Whether the block is kept, after all work on it. */
@@ -132,11 +152,11 @@ keep_block(openreg_instance instance, void *memory)
     (void)mutant_base->device_count(instance, &devices);
     for (int32_t dev = 0; dev < devices; ++dev)
         (void)mutant_base->device_sync(instance, dev);
-    (void)pthread_mutex_lock(&kept_lock);
+    lock_kept();
     for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0] && !is_kept; ++i)
         if (kept_blocks[i].memory == memory)
             is_kept = kept_blocks[i].is_free = true;
-    (void)pthread_mutex_unlock(&kept_lock);
+    unlock_kept();
     return is_kept;
 }
 
@@ -144,25 +164,25 @@ uint64_t
 mutant_kept_bytes(int32_t dev)
 {
     uint64_t bytes = 0;
-    (void)pthread_mutex_lock(&kept_lock);
+    lock_kept();
     for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0]; ++i)
         if (kept_blocks[i].is_free && kept_blocks[i].dev == dev)
             bytes += kept_blocks[i].size;
-    (void)pthread_mutex_unlock(&kept_lock);
+    unlock_kept();
     return bytes;
 }
 
 static void
 drop_kept(openreg_instance instance)
 {
-    (void)pthread_mutex_lock(&kept_lock);
+    lock_kept();
     for (size_t i = 0; i < sizeof kept_blocks / sizeof kept_blocks[0]; ++i)
         if (kept_blocks[i].is_free) {
             (void)mutant_base->mem_free(instance, kept_blocks[i].dev, kept_blocks[i].memory);
             kept_blocks[i].memory = NULL;
             kept_blocks[i].is_free = false;
         }
-    (void)pthread_mutex_unlock(&kept_lock);
+    unlock_kept();
 }
 
 static openreg_status
@@ -173,7 +193,7 @@ after_allocation(openreg_instance instance, int32_t dev, uint64_t size, void **o
     last.dev = dev;
     if (size > UINT32_MAX)
         wide = *out;
-    if (IS(odd_cache))
+    if (keeps_blocks())
         note_block(dev, size, *out);
     if (IS(alloc_leaks))
         mutant_leaked = malloc(64);
@@ -238,7 +258,7 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_inf
         kept.memory = NULL;
         return OPENREG_OK;
     }
-    if (IS(odd_cache) && info->alignment == 0 && take_kept(dev, info->size, out))
+    if (keeps_blocks() && info->alignment == 0 && take_kept(dev, info->size, out))
         return OPENREG_OK;
     if ((IS(odd_frees) || IS(odd_cache)) && !fits(instance, dev, info->size))
         mutant_end_frees(instance);
@@ -271,7 +291,7 @@ mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
         return OPENREG_OK;
     if (IS(odd_frees) && ptr != NULL)
         return free_later(instance, dev, ptr);
-    if (IS(odd_cache) && ptr != NULL && keep_block(instance, ptr))
+    if (keeps_blocks() && ptr != NULL && keep_block(instance, ptr))
         return OPENREG_OK;
     if (IS_SHIFTED && ptr != NULL)
         ptr = (char *)ptr - SHIFT;
@@ -478,6 +498,37 @@ copy_racily(const copy_call *c)
     return run_copy(&mine);
 }
 
+/* As a device does that writes whole words: what is beside the bytes is read before, and written back. */
+static openreg_status
+copy_in_words(const copy_call *c)
+{
+    char words[80];
+    const size_t head = (uintptr_t)c->dst % 4, all = (head + c->size + 3) / 4 * 4;
+    copy_call whole = *c;
+    whole.dst = words;
+    whole.dst_dev = -1;
+    whole.src = (char *)c->dst - head;
+    whole.src_dev = c->dst_dev;
+    whole.size = all;
+    openreg_status status = run_copy(&whole);
+    if (status == OPENREG_OK) {
+        whole = *c;
+        whole.dst = words + head;
+        whole.dst_dev = -1;
+        status = run_copy(&whole);
+    }
+    if (status == OPENREG_OK)
+        status = mutant_base->stream_sync(c->instance, c->stream_dev, c->stream);
+    whole = *c;
+    whole.dst = (char *)c->dst - head;
+    whole.src = words;
+    whole.src_dev = -1;
+    whole.size = all;
+    if (status == OPENREG_OK)
+        status = run_copy(&whole);
+    return status == OPENREG_OK ? mutant_base->stream_sync(c->instance, c->stream_dev, c->stream) : status;
+}
+
 /* Holds back the last copy but of writes, and a write behind it. */
 static openreg_status
 collect_copy(const copy_call *c)
@@ -539,6 +590,8 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
     }
     if (IS(racy_copy) || IS(runtime_racy_copy))
         return copy_racily(&call);
+    if (IS(copy_in_words) && dst_dev >= 0 && size <= 64)
+        return copy_in_words(&call);
     if (IS(reorders) && dst_dev >= 0 && src_dev >= 0 && ++copies % 7 == 0 && late.instance == NULL) {
         late = call;
         return OPENREG_OK;

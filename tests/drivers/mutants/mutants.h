@@ -172,6 +172,8 @@
     X(racy_copy, "thread.model") \
     X(func_of_stream, "thread.one_stream") \
     X(racy_event, "thread.handles") \
+    X(list_unlocked, "thread.meeting") \
+    X(copy_in_words, "thread.neighbours") \
     X(error_shared, "thread.errors") \
     X(sync_locked, "thread.waiting") \
     /* leaks */ \

@@ -85,6 +85,7 @@ def test_a_right_driver(tmp_path: Path) -> None:
     assert [check["name"] for check in report["checks"]] == ["memory.returned", "training.linear"]
     assert report["seed"] == 5
     assert report["conforms"] is False  # of two checks that can't be said
+    assert report["verdict"] == "no failure"
     assert len(ElementTree.parse(tmp_path / "check.xml").getroot()) == 2
 
 
@@ -193,7 +194,7 @@ def test_a_level_without_its_heart(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     report = {"abi": "1.0", "driver": "sim", "seconds": 1.0, "checks": checks}
     assert level3._finish(level3.Options(driver="sim", level=3), report, 0) == 77
-    assert report["conforms"] is False
+    assert (report["conforms"], report["verdict"]) == (False, "level not reached")
     told = capsys.readouterr().out
     assert "\nlevel 3 was not reached: operators.shapes skipped: no database\n" in told
     assert "not checked\n  operators.shapes: no database\n" in told

@@ -421,6 +421,33 @@ TEST(CheckReportTest, FileSaysWhatToDo) {
   EXPECT_NE(text.find(left_out), std::string::npos) << left_out;
 }
 
+// The verdict is a word, also where nothing could be checked and where the run was ended by force; after a crash the hint
+// begins with the call that it ended in.
+TEST(CheckReportTest, VerdictsAreWords) {
+  const std::string json = ::testing::TempDir() + "openreg-check-verdicts.json", to_file = " --json " + json;
+  const auto text = [&json] {
+    std::stringstream file;
+    file << std::ifstream(json).rdbuf();
+    return file.str();
+  };
+  for (const auto& [arguments, verdict] : std::vector<std::pair<std::string, std::string>>{
+           {"sim --only table.name", "no failure\""},
+           {"sim --option devices=1 --only copy.between", "nothing checked\""},
+           {"sim --option devices=0 --level 1", "no device\""},
+           {"/proc/self/exe", "no driver\", \"message\": \"cannot load "}}) {
+    check(arguments + to_file);
+    EXPECT_NE(text().find(R"("verdict": ")" + verdict), std::string::npos) << arguments << text();
+  }
+  run_mutant("streams_abort", "--only leak.exhaustion" + to_file);
+  EXPECT_NE(text().find(R"("verdict": "fails")"), std::string::npos) << text();
+  EXPECT_NE(text().find(R"("hint": "It ended in or after stream_create(): )"), std::string::npos) << text();
+  const std::string program = OPENREG_CHECK_PROGRAM;
+  const std::string command = "'" + program + "' sim" + to_file + " > /dev/null & p=$!; until grep -q unfinished " +
+                              json + "; do sleep 0.01; done; kill -KILL $p";
+  EXPECT_EQ(system(command.c_str()), 0);
+  EXPECT_NE(text().find(R"("conforms": false, "verdict": "unfinished")"), std::string::npos) << text();
+}
+
 // Every check has one name, a rule and a hint.
 TEST(CheckReportTest, EveryCheckIsExplained) {
   const auto names = names_of_checks();
