@@ -250,7 +250,8 @@ write_files(const arguments *a, const check_report *report)
 static const char *
 unheeded_variable(void)
 {
-    static const char *const names[] = {"FLIGHT_RECORDER=", "LAYERS=", "RACES=", "USE_MOCK_GPU=", "VALIDATE="};
+    static const char *const names[] = {"COMM=",   "FENCE_SIGNAL=", "FLIGHT_RECORDER=", "INIT_WARN_SECS=",
+                                        "LAYERS=", "RACES=",        "USE_MOCK_GPU=",    "VALIDATE="};
     static const char *const keys[] = {"_FAULTS=", "_RACES=", "_VISIBLE_DEVICES="}; /* of a driver */
     extern char **environ;
     for (char **at = environ; *at != NULL; ++at) {

@@ -230,7 +230,7 @@ def write(name: str | None) -> bool:
 
     Raises:
         OSError: The file can't be read or written, another process keeps it locked, or it is that of the current
-            folder and a link that leads out of it.
+            folder and another user's, or a link that leads out of it.
         ValueError: It is not valid TOML. It is left as it is.
     """
     snapshot()  # what this process goes by is what was there before
@@ -242,5 +242,7 @@ def write(name: str | None) -> bool:
         )
     if name is None and not path.exists():
         return False
+    if not _C._variable("OPENREG_PREFERENCES") and path.exists() and path.stat().st_uid != os.geteuid():
+        raise OSError(f"'{shown(path)}' belongs to another user; OPENREG_PREFERENCES names a file of your own")
     with _locked(path):
         return _edit(path, name)

@@ -213,7 +213,7 @@ def _load(plugin: Plugin) -> bool:
             else:
                 _initialize(plugin, module)
             if plugin.error:
-                _C._note_plugin_failure(plugin.module, plugin.error)
+                _C._note_plugin_failure(shown(plugin.module), shown(plugin.error))
         return has_lock
 
 

@@ -410,7 +410,7 @@ struct openreg_kernels;
 struct openreg_kernel_call;
 
 /* The operators that the driver of `device` runs itself; NULL if it has none. Valid until openreg_shutdown().
- * Errors: OPENREG_E_INVALID (out is NULL), OPENREG_E_INCOMPATIBLE (a malformed table: an unknown version, no list, a
+ * Errors: OPENREG_E_INVALID (out is NULL), OPENREG_E_INCOMPATIBLE (a malformed table: no version, no list, a
  * name missing or twice, no function, unknown flags), common ones. */
 OPENREG_API openreg_status openreg_device_get_kernels(int32_t device, const struct openreg_kernels **out);
 

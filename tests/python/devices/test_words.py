@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PERMITTED = (
     r"\S*torch[-_]openreg\S*",  # the distribution, its modules and files, its logger
     r"\bOPENREG_DEVICE_NAME=openreg\b",
@@ -42,6 +44,13 @@ def not_permitted(text: str) -> list[str]:
         if "openreg" in rest.lower():
             found.append(line[:300])
     return found
+
+
+# whatever the folders of the checkout and of Python are called
+def test_folders_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", "/home/openreg/env")
+    assert not_permitted("File /home/openreg/env/lib/x.py, line 3") == []
+    assert not_permitted("a device of openreg") == ["a device of openreg"]
 
 
 # The first argument is a folder for files. What is printed is searched.

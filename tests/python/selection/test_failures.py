@@ -217,6 +217,7 @@ def test_diagnose_lists_failed_plugins(tmp_path: Path, full_toy: str) -> None:
     for code, name, reason in (
         (REGISTER.format(name="gone", path="/nowhere/gone.so", more=""), "gone", "No such file or directory"),
         ("raise ImportError('broken inside')", "torch_openreg_plugins.a", "ImportError: broken inside"),
+        (r"raise ImportError('no \udcff\0 text')", "torch_openreg_plugins.a", r"ImportError: no \xff\x00 text"),
     ):
         done = run(tmp_path, "diagnose", status=1, PYTHONPATH=namespace(tmp_path, a=code))
         drivers = done.stdout.partition("\nDrivers\n")[2].partition("\n\n")[0].splitlines()

@@ -146,6 +146,22 @@ def test_a_lock_that_is_never_released(file: Path, monkeypatch: pytest.MonkeyPat
     assert stored(file) == "sim"
 
 
+# nobody else's file is replaced by one's own, unless it is named
+def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make another user's file")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENREG_PREFERENCES", raising=False)
+    file = tmp_path / FILE
+    file.write_text("a = 1\n")
+    os.chown(file, 12345, 12345)
+    with pytest.raises(OSError, match=f"'{file}' belongs to another user"):
+        preferences.write("sim")
+    assert file.read_text() == "a = 1\n"
+    monkeypatch.setenv("OPENREG_PREFERENCES", str(file))
+    assert preferences.write("sim")
+
+
 # acceptance 1.9, 1.10: valid is what is supported, whether it works or not; else an error, and the file is as before
 def test_only_supported_drivers_may_be_preferred(python: Any) -> None:
     python(

@@ -309,8 +309,9 @@ TEST(CheckRunnerTest, VariablesOfOptionsReachTheDriver) {
 
 // Variables that ask for what checks don't do are refused by name.
 TEST(CheckRunnerTest, UnheededVariablesAreRefused) {
-  for (const char* variable : {"OPENREG_VALIDATE=1", "OPENREG_LAYERS=x:/x", "OPENREG_RACES=raise",
-                               "OPENREG_FLIGHT_RECORDER=9", "OPENREG_SIM_FAULTS=x", "OPENREG_SIM_VISIBLE_DEVICES=0"}) {
+  for (const char* variable :
+       {"OPENREG_VALIDATE=1", "OPENREG_LAYERS=x:/x", "OPENREG_RACES=raise", "OPENREG_FLIGHT_RECORDER=9",
+        "OPENREG_COMM=1", "OPENREG_SIM_FAULTS=x", "OPENREG_SIM_VISIBLE_DEVICES=0"}) {
     const Ended ended = check("sim --only table.name", variable);
     EXPECT_EQ(ended.status, 2) << variable;
     const std::string name = std::string(variable).substr(0, std::string(variable).find('='));
