@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* thread_checks.c: slots called from many threads at once. */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
-#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "check.h"
 #include "fixtures.h"
@@ -231,7 +234,8 @@ handles_come_and_go(check_context *c)
 }
 
 /* Two threads that meet before their calls, so that both are inside of a slot at the same moment: whether a race shows
- * depends on how often calls overlap, and not on how long threads run, so overlaps are counted. */
+ * depends on how often calls overlap, and not on how long threads run, so overlaps are counted. A third thread stops one of
+ * them at any of its instructions by a signal, so that calls overlap also where there is one processor, or all are busy. */
 typedef struct partner {
     worker own;
     struct partner *other;
@@ -248,6 +252,28 @@ typedef struct partner {
 
 static atomic_uint arrived, inside, overlaps;
 static atomic_bool is_over;
+static _Thread_local volatile sig_atomic_t is_inside;
+
+static void
+stop_inside(int signal)
+{
+    (void)signal;
+    const int kept = errno;
+    if (is_inside != 0)
+        (void)nanosleep(&(struct timespec){0, 200000}, NULL);
+    errno = kept;
+}
+
+/* `argument`: the thread. */
+static void *
+stop_at_times(void *argument)
+{
+    for (long span = 1000; !atomic_load(&is_over); span = span * 7 % 100003) {
+        (void)nanosleep(&(struct timespec){0, span}, NULL);
+        (void)pthread_kill(*(pthread_t *)argument, SIGUSR2);
+    }
+    return NULL;
+}
 
 static void
 meet(partner *p)
@@ -255,8 +281,8 @@ meet(partner *p)
     const unsigned wanted = 2 * ++p->meetings;
     (void)atomic_fetch_add(&arrived, 1);
     for (unsigned turn = 0; atomic_load(&arrived) < wanted; ++turn)
-        if (turn > 2000)
-            (void)sched_yield();
+        if (turn > 10000) /* leaves the processor to others: to yield it would be no more than that to be asked again */
+            (void)nanosleep(&(struct timespec){0, 10000}, NULL);
 }
 
 /* Around a call that may meet the same of the other thread. */
@@ -264,6 +290,7 @@ static void
 enter_call(partner *p)
 {
     meet(p);
+    is_inside = 1;
     if (atomic_fetch_add(&inside, 1) > 0)
         (void)atomic_fetch_add(&overlaps, 1);
 }
@@ -272,6 +299,7 @@ static void
 leave_call(void)
 {
     (void)atomic_fetch_sub(&inside, 1);
+    is_inside = 0;
 }
 
 /* One more round? Both get the same answer. */
@@ -411,11 +439,15 @@ run_partners(check_context *c, void *(*function)(void *))
             p->seeds[k] = (uint64_t)(i * BLOCKS + k);
         }
     }
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, function, &both[1]) != 0)
+    struct sigaction action = {.sa_handler = stop_inside, .sa_flags = SA_RESTART};
+    (void)sigaction(SIGUSR2, &action, NULL);
+    pthread_t thread, stopper, own = pthread_self();
+    if (pthread_create(&thread, NULL, function, &both[1]) != 0 ||
+        pthread_create(&stopper, NULL, stop_at_times, &own) != 0)
         check_skip("no thread could be made");
     (void)function(&both[0]);
     (void)pthread_join(thread, NULL);
+    (void)pthread_join(stopper, NULL);
 }
 
 static void
