@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "fixtures.h"
 #include "perf.h"
@@ -246,9 +247,10 @@ write_files(const arguments *a, const check_report *report)
     return false;
 }
 
-/* A variable that asks for what checks don't do, as a layer around the driver, which they look at alone. NULL: none. */
+/* A variable that asks for what checks don't do, as a layer around the driver, which they look at alone. NULL: none.
+ * `driver`: "" before its name is known; then variables of it are looked at, too. */
 static const char *
-unheeded_variable(void)
+unheeded_variable(const char *driver)
 {
     static const char *const names[] = {"COMM=",   "FENCE_SIGNAL=", "FLIGHT_RECORDER=", "INIT_WARN_SECS=",
                                         "LAYERS=", "RACES=",        "USE_MOCK_GPU=",    "VALIDATE="};
@@ -261,23 +263,32 @@ unheeded_variable(void)
         for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
             if (strncmp(*at + 8, names[i], strlen(names[i])) == 0)
                 return *at;
+        const size_t length = strlen(driver);
+        if (length == 0 || strncasecmp(*at + 8, driver, length) != 0)
+            continue;
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i)
-            if (sign + 1 - *at > (ptrdiff_t)strlen(keys[i]) &&
-                strncmp(sign + 1 - strlen(keys[i]), keys[i], strlen(keys[i])) == 0)
+            if (strncmp(*at + 8 + length, keys[i], strlen(keys[i])) == 0)
                 return *at;
     }
     return NULL;
 }
 
+/* Whether such a variable is set, and said to be. */
+static bool
+is_refused(const char *driver)
+{
+    const char *const unheeded = unheeded_variable(driver);
+    if (unheeded != NULL)
+        (void)fprintf(stderr, "openreg-check: checks don't heed the variable %.*s: unset it\n",
+                      (int)strcspn(unheeded, "="), unheeded);
+    return unheeded != NULL;
+}
+
 static int
 check(arguments *a)
 {
-    const char *const unheeded = unheeded_variable();
-    if (unheeded != NULL) {
-        (void)fprintf(stderr, "openreg-check: checks don't heed the variable %.*s: unset it\n",
-                      (int)strcspn(unheeded, "="), unheeded);
+    if (is_refused(""))
         return 2;
-    }
     const char *why = "";
     if (check_target_find(a->driver, &a->target, &why) != 0) {
         (void)fprintf(stderr, "openreg-check: %s: %s\n", a->driver, why);
@@ -296,7 +307,8 @@ check(arguments *a)
     }
     check_identify(&a->target, a->timeout, &report.identity);
     int status = 1;
-    if (!write_files(a, &report)) { /* a run that is ended by force leaves these, and not an earlier run's */
+    if (is_refused(report.identity.name) ||
+        !write_files(a, &report)) { /* a run that is ended by force leaves these, and not an earlier run's */
         status = 2;
     } else if (!report.identity.is_loaded) {
         printf("openreg-check: %s is no driver: %s\n", a->driver, report.identity.message);

@@ -188,6 +188,7 @@ def test_record_stream_of_another_device(is_default: bool) -> None:
     torch.openreg.empty_cache()
     before = torch.openreg.memory_stats(0)["active.all.current"]
     x = torch.empty(1 << 16, device="openreg:0")
+    there.wait_stream(torch.openreg.default_stream(1))
     with torch.openreg.stream(there):
         x.copy_(source, non_blocking=True)
     x.record_stream(there)

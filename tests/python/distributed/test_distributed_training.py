@@ -293,6 +293,7 @@ def test_operators_wait_without_the_gil(python: Any) -> None:
             assert library.openreg_stream_launch_host_func(0, ctypes.c_int64(side.stream_id), function, None) == 0
             y = x + 1
         assert calls == [1]
+        torch.openreg.current_stream().wait_stream(side)
         assert y.full_tensor().tolist() == [2.0] * 4
         dist.destroy_process_group()
         """

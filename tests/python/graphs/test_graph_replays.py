@@ -217,9 +217,11 @@ def test_graph_checkpoint_preserve_rng_state(reentrant: bool) -> None:
         return out, x.grad
 
     side = torch.openreg.Stream()
+    side.wait_stream(torch.openreg.current_stream())
     with torch.openreg.stream(side):
         torch.openreg.manual_seed(5)
         expected = [t.detach().clone() for t in step()]
+    torch.openreg.synchronize()
     before = torch.openreg.get_rng_state()
     graph, results = captured(step, stream=side)
     assert torch.equal(torch.openreg.get_rng_state(), before)
@@ -510,7 +512,7 @@ def test_memory_that_died_since_the_capture(how: str) -> None:
     graph, _ = captured(lambda: x.sin())
     graph.replay()
     x.untyped_storage().resize_(0 if how == "freed" else 1 << 20)
-    with pytest.raises(RuntimeError, match=r"memory that aten::sin uses has been freed or moved since the capture"):
+    with pytest.raises(RuntimeError, match=r"memory that aten::sin uses.* has been freed or moved.* since the capture"):
         graph.replay()
 
 
