@@ -96,7 +96,9 @@ def compare_calls(entry: Entry, check: str, body: Body, call: Call, lenient: boo
             assert got is not None
             return _first_line(got)
         if got is None:
-            return f"no error, but on the CPU {_first_line(wanted)}"
+            # The device computes in a wider type where the CPU has no kernel for one that CUDA has.
+            is_wider = isinstance(wanted, NotImplementedError) and "_cpu\" not implemented for" in str(wanted)
+            return None if is_wider else f"no error, but on the CPU {_first_line(wanted)}"
         return None if type(got) is type(wanted) else f"{_first_line(got)}; on the CPU {_first_line(wanted)}"
     loose = comparison(entry.id, check)
     return difference(expected, actual, torch.device(DEVICE), loose.compare, loose.strides)
