@@ -247,7 +247,7 @@ typedef struct partner {
 } partner;
 
 #define SHARED 64
-#define OVERLAPS 1000
+#define OVERLAPS 500
 #define TIMES 20 /* as long as other checks, where calls don't overlap: on one processor, or a busy one */
 
 static atomic_uint arrived, inside, overlaps;
@@ -268,7 +268,7 @@ stop_inside(int signal)
 static void *
 stop_at_times(void *argument)
 {
-    for (long span = 1000; !atomic_load(&is_over); span = span * 7 % 100003) {
+    for (long span = 1; !atomic_load(&is_over); span = span * 7 % 1000003) { /* up to a millisecond */
         (void)nanosleep(&(struct timespec){0, span}, NULL);
         (void)pthread_kill(*(pthread_t *)argument, SIGUSR2);
     }
