@@ -281,7 +281,7 @@ meet(partner *p)
     const unsigned wanted = 2 * ++p->meetings;
     (void)atomic_fetch_add(&arrived, 1);
     for (unsigned turn = 0; atomic_load(&arrived) < wanted; ++turn)
-        if (turn > 10000) /* leaves the processor to others: to yield it would be no more than that to be asked again */
+        if (turn > 10000) /* leaves the processor to others, which sched_yield() does not on a busy one */
             (void)nanosleep(&(struct timespec){0, 10000}, NULL);
 }
 

@@ -97,7 +97,7 @@ def compare_calls(entry: Entry, check: str, body: Body, call: Call, lenient: boo
             return _first_line(got)
         if got is None:
             # The device computes in a wider type where the CPU has no kernel for one that CUDA has.
-            is_wider = isinstance(wanted, NotImplementedError) and "_cpu\" not implemented for" in str(wanted)
+            is_wider = isinstance(wanted, NotImplementedError) and '_cpu" not implemented for' in str(wanted)
             return None if is_wider else f"no error, but on the CPU {_first_line(wanted)}"
         return None if type(got) is type(wanted) else f"{_first_line(got)}; on the CPU {_first_line(wanted)}"
     loose = comparison(entry.id, check)
