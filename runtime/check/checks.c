@@ -28,6 +28,7 @@ const check_group *const check_groups[] = {
     &check_layer_group,
     &check_window_group,
     &check_move_group,
+    &check_index_group,
     &check_kernel_call_group,
     &check_runtime_group,
     &check_fault_group,

@@ -54,16 +54,17 @@ flushed(double number, openreg_dtype dtype)
     return fabs(number) < (dtype.bits == 32 ? FLT_MIN : DBL_MIN) ? copysign(0, number) : number;
 }
 
-/* An argument that is no tensor. */
+/* Argument i, which is no tensor; `real` and `whole` point to the places of it in lists of all arguments. */
 static openreg_value
 pick_value(check_bench *b, const check_elementwise *op, int i, double *real, int64_t *whole)
 {
     const char kind = op->kinds[i];
     if (kind == 'G') {
         *real = (double)check_bench_below(b, 2);
-        return (openreg_value){.kind = OPENREG_VALUE_STRING, .text = *real != 0 ? "tanh" : "none"};
+        return (openreg_value){.kind = OPENREG_VALUE_STRING, .text = *real != 0 ? "tanh" : "none", .count = 4};
     }
-    if (kind == 'O' && check_bench_below(b, 3) == 0) {
+    const bool has_none = kind == 'O' && op->kinds[i - 1] == 'O' && isnan(real[-1]); /* PyTorch refuses two */
+    if (kind == 'O' && !has_none && check_bench_below(b, 3) == 0) {
         *real = NAN;
         *whole = op->kinds[i - 1] == 'T' ? INT64_MIN : INT64_MAX; /* the lower bound comes first */
         return (openreg_value){.kind = OPENREG_VALUE_NONE};

@@ -337,6 +337,7 @@ static const struct {
 } plans[] = {{"kernel.layers", check_row_layers, &check_row_layer_count, 24},
              {"kernel.windows", check_window_layers, &check_window_layer_count, 24},
              {"kernel.moves", check_move_layers, &check_move_layer_count, 24},
+             {"kernel.indices", check_index_layers, &check_index_layer_count, 24},
              {"kernel.products", &check_product_layer, NULL, 240},
              {"kernel.reductions", &check_reduction_layer, NULL, 160}};
 
@@ -391,15 +392,20 @@ build_elements(check_layer *l)
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 0, 4);
     const int64_t count = check_layer_shape(l, ndim, 5, shape);
+    const bool is_expanded = (l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
     const double *values[CHECK_LAYER_VALUES] = {NULL};
+    bool is_one[CHECK_LAYER_VALUES] = {false};
     const char *names[CHECK_LAYER_VALUES];
     check_bench_names(op->names, l->buffer, names);
     for (int i = 0; op->kinds[i] != '\0'; ++i)
         switch (op->kinds[i]) {
         case 'T':
         case 'N':
-        case 'V': /* expanded, as elements are */
             values[i] = check_layer_tensor(l, names[i], l->dtype, ndim, shape);
+            break;
+        case 'V':
+            values[i] = check_layer_tensor(l, names[i], l->dtype, is_expanded ? ndim : 0, shape);
+            is_one[i] = !is_expanded;
             break;
         case 'M': {
             double *const mask = check_layer_tensor(l, names[i], boolean, ndim, shape);
@@ -419,7 +425,7 @@ build_elements(check_layer *l)
         double numbers[4] = {0};
         int64_t wholes[4] = {0};
         for (int i = 0; op->kinds[i] != '\0'; ++i) {
-            numbers[i] = values[i] != NULL ? values[i][k] : op->kinds[i] == 'G' ? 0 : 2;
+            numbers[i] = values[i] != NULL ? values[i][is_one[i] ? 0 : k] : op->kinds[i] == 'G' ? 0 : 2;
             wholes[i] = (int64_t)numbers[i];
         }
         wanted[k] = check_is_float(l->dtype) ? check_elementwise_real(op, numbers)
@@ -440,5 +446,7 @@ check_layer_find(const char *name)
     const check_layer_operator *found = find_in(check_row_layers, check_row_layer_count, name);
     if (found == NULL)
         found = find_in(check_window_layers, check_window_layer_count, name);
-    return found != NULL ? found : find_in(check_move_layers, check_move_layer_count, name);
+    if (found == NULL)
+        found = find_in(check_move_layers, check_move_layer_count, name);
+    return found != NULL ? found : find_in(check_index_layers, check_index_layer_count, name);
 }

@@ -352,6 +352,7 @@
     X(kernel_cat_over, "kernel.moves") \
     X(kernel_cat_first, "kernel.moves") \
     X(kernel_cat_64, "kernel.moves") \
+    X(kernel_index_dense, "kernel.indices") \
     X(kernel_leaks, "kernel.leaks") \
     X(first_kernel_leaks, "kernel.leaks") \
     X(kernel_shared, "kernel.threads") \
@@ -386,8 +387,7 @@
 /* Of kernels that the checks in C have no reference for: level 3 finds them, and tests/python/tools/test_check_level3.py
  * says by which check. */
 #define OPENREG_MUTANTS_OF_LEVEL_3(X) \
-    X(kernel_out_nothing, "") \
-    X(kernel_index_dense, "")
+    X(kernel_out_nothing, "")
 /* clang-format on */
 
 #define OPENREG_MUTANT_VARIABLE "OPENREG_MUTANT"
