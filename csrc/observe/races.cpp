@@ -6,6 +6,7 @@
 // have numbers; only a new line takes the GIL. Whole stacks, where they are wanted, are kept the same way.
 #include "csrc/base/frames.h"
 
+#include <openreg/embedding.h>
 #include <openreg/races.h>
 #include <pthread.h>
 #include <pybind11/pybind11.h>

@@ -180,8 +180,7 @@ const check_layer_operator check_product_layer = {"", product}, check_reduction_
 static const check_case cases[] = {
     {"kernel.products", "extension", CHECK_KERNELS,
      "kernels.h: matrix products of any sizes, also beyond one work group, with any strides, an inner size of 0, "
-     "factors, "
-     "and every shape of the added argument that broadcasts.",
+     "factors, every shape of the added argument that broadcasts, and halves, which are added up as float32.",
      "The added one may be (n), (1, n), (m, 1), (1, 1), (1) or without dimensions.", check_layer_run},
     {"kernel.reductions", "extension", CHECK_KERNELS,
      "kernels.h: reductions over any dimensions, negative ones too, of tensors with any strides.",

@@ -90,13 +90,14 @@ check_number_store(void *at, openreg_dtype dtype, double value)
 bool
 check_is_close(double seen, double wanted, openreg_dtype dtype)
 {
-    if (dtype.code != OPENREG_DTYPE_FLOAT)
+    const bool is_brain = dtype.code == OPENREG_DTYPE_BFLOAT;
+    if (dtype.code != OPENREG_DTYPE_FLOAT && !is_brain)
         return seen == wanted;
     if (dtype.bits == 32 && fabs(wanted) > FLT_MAX && !isinf(wanted))
         wanted = wanted > 0 ? INFINITY : -INFINITY;
     if (isnan(wanted) || isinf(wanted))
         return isnan(wanted) ? isnan(seen) != 0 : seen == wanted;
-    const double tolerance = dtype.bits == 64 ? 1e-12 : 1e-5;
+    const double tolerance = dtype.bits == 64 ? 1e-12 : dtype.bits == 32 ? 1e-5 : is_brain ? 8e-3 : 1e-3;
     const double size = wanted < 0 ? -wanted : wanted;
     return seen - wanted <= tolerance * (size + 1) && wanted - seen <= tolerance * (size + 1);
 }

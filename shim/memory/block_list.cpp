@@ -15,13 +15,15 @@ BlockListScope::BlockListScope(BlockList* noted, const BlockList* served)
       served_(served),
       outer_(current_scope) {
   current_scope = this;
+  live_.fetch_add(1, std::memory_order_relaxed);
 }
 
 BlockListScope::~BlockListScope() {
   current_scope = outer_;
+  live_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-BlockListScope* BlockListScope::current() noexcept {
+BlockListScope* BlockListScope::of_thread() noexcept {
   return current_scope;
 }
 

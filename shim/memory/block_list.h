@@ -5,6 +5,7 @@
 
 #include <c10/core/Allocator.h>
 
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -35,7 +36,9 @@ class TORCH_OPENREG_API BlockListScope {
   BlockListScope& operator=(const BlockListScope&) = delete;
 
   // The calling thread's; null: none. For the allocator.
-  static BlockListScope* current() noexcept;
+  static BlockListScope* current() noexcept {
+    return C10_LIKELY(live_.load(std::memory_order_relaxed) == 0) ? nullptr : of_thread();
+  }
   // The next block of the list, if it is of that size; with a deleter that does nothing.
   std::optional<c10::DataPtr> next(DeviceIndex device, size_t size);
   void allocated(DeviceIndex device, size_t size, void* block);
@@ -48,6 +51,9 @@ class TORCH_OPENREG_API BlockListScope {
 
  private:
   BlockListScope(BlockList* noted, const BlockList* served);
+  static BlockListScope* of_thread() noexcept;
+
+  static inline std::atomic<uint32_t> live_{0}; // of all threads: no thread-local is read while there are none
 
   BlockList* const noted_;
   const BlockList* const served_;

@@ -3,6 +3,8 @@
 
 #include <openreg/openreg.h>
 
+#include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "shim/base/status.h"
@@ -13,6 +15,39 @@ namespace c10::openreg {
 namespace {
 
 thread_local DeviceIndex allocate_on_device = -1;
+
+// Memory for single numbers, which most reductions need for a moment: malloc() of aligned memory takes as long as the rest of
+// their allocations. A bit of `free_cells` for each; any thread.
+constexpr size_t kCells = 64;
+constexpr size_t kCellBytes = 64; // the alignment of PyTorch's CPU memory
+alignas(kCellBytes) unsigned char cells[kCells][kCellBytes];
+std::atomic<uint64_t> free_cells{~uint64_t{0}};
+
+// Null if all are in use.
+void* take_cell() noexcept {
+  uint64_t free = free_cells.load(std::memory_order_relaxed);
+  while (free != 0) {
+    if (free_cells.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire, std::memory_order_relaxed)) {
+      return cells[std::countr_zero(free)];
+    }
+  }
+  return nullptr;
+}
+
+// At least sizeof cells for the address of anything else.
+uintptr_t offset_in_cells(const void* address) noexcept {
+  return reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(cells);
+}
+
+// Whether the address is that of a cell, which is free then.
+bool give_back_cell(const void* address) noexcept {
+  const uintptr_t offset = offset_in_cells(address);
+  if (offset >= sizeof cells) {
+    return false;
+  }
+  free_cells.fetch_or(uint64_t{1} << (offset / kCellBytes), std::memory_order_release);
+  return true;
+}
 
 void free_alias_or_host(void* address);
 
@@ -29,7 +64,9 @@ class CpuAllocations final : public c10::Allocator {
                                                                      : host_->allocate(size);
     }
     if (size <= kNumberBytes) {
-      return host_->allocate(size);
+      void* const cell = size > 0 ? take_cell() : nullptr;
+      return cell == nullptr ? host_->allocate(size)
+                             : c10::DataPtr(cell, cell, &free_alias_or_host, c10::Device(c10::DeviceType::CPU));
     }
     c10::DataPtr block = device_allocator().allocate_on(device, size);
     void* alias = nullptr;
@@ -76,7 +113,7 @@ bool is_alias(void* address, void** block, DeviceIndex* device) {
 }
 
 void free_alias_or_host(void* address) {
-  if (address == nullptr) {
+  if (address == nullptr || give_back_cell(address)) {
     return;
   }
   void* block = nullptr;
@@ -118,7 +155,7 @@ AllocateOnDevice::~AllocateOnDevice() {
 c10::DataPtr take_device_block(c10::DataPtr& data) {
   const bool is_owned = data.get_deleter() == &free_alias_or_host;
   if ((!is_owned && data.get_deleter() != &c10::detail::deleteNothing) || data.get() == nullptr ||
-      data.get() != data.get_context()) {
+      data.get() != data.get_context() || offset_in_cells(data.get()) < sizeof cells) {
     return {};
   }
   void* block = nullptr;

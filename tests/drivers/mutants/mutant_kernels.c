@@ -229,7 +229,9 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
 {
     const openreg_tensor *const result = call->results[0]->tensor, *const left = call->arguments[0]->tensor,
                                 *const right = call->arguments[1]->tensor;
-    if (!is_known(result) || left->dtype.code != result->dtype.code || left->dtype.bits != result->dtype.bits)
+    const bool is_narrow = narrow_type(result->dtype) != 0;
+    if ((!is_known(result) && !is_narrow) || left->dtype.code != result->dtype.code ||
+        left->dtype.bits != result->dtype.bits)
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const int64_t rows = result->shape[0], columns = result->shape[1], inner = left->shape[1];
@@ -249,6 +251,11 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
                                                         : k * right->strides[0] + i % columns * right->strides[1];
             sum += load(instance, call->arguments[0], i / columns % (IS(kernel_mm_tile) ? 128 : rows) * inner + k) *
                    load_from(at_offset(instance, right, at), right->dtype);
+            char narrow[2];
+            if (IS(kernel_mm_halves) && is_narrow) {
+                number_store(narrow, narrow_type(result->dtype), sum);
+                sum = (double)number_load(narrow, narrow_type(result->dtype));
+            }
             memcpy(host, &sum, sizeof sum);
         }
         if (inner > 0)

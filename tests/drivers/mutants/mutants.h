@@ -329,6 +329,7 @@
     X(kernel_inner_zero, "kernel.products") \
     X(kernel_mm_256, "kernel.products") \
     X(kernel_mm_tile, "kernel.products") \
+    X(kernel_mm_halves, "kernel.products") \
     X(kernel_bias_row, "kernel.products") \
     X(kernel_bias_number, "kernel.products") \
     X(kernel_beta, "kernel.products") \
