@@ -276,7 +276,7 @@ def run(options: Options) -> int:
     with tempfile.TemporaryDirectory() as folder:
         status, report = _lower_levels(options, Path(folder))
     has_ended = status not in (0, 1) or report.get("verdict", "no driver") in ("no driver", "unfinished")
-    if options.json and report:
+    if options.json and "verdict" in report:  # else there is no such driver
         verdict = report["verdict"] if has_ended else "unfinished"  # a run that is ended by force leaves this
         Path(options.json).write_text(json.dumps(report | {"verdict": verdict, "conforms": False}, indent=1) + "\n")
     if has_ended:

@@ -89,6 +89,15 @@ def test_a_right_driver(tmp_path: Path) -> None:
     assert len(ElementTree.parse(tmp_path / "check.xml").getroot()) == 2
 
 
+# a name that nobody has is refused with its reason, whatever is to be written
+def test_a_driver_that_nobody_has(tmp_path: Path) -> None:
+    for only in ((), ("--only", "training.linear")):
+        done = run_check("nosuch", "--level", "3", *only, "--json", str(tmp_path / "check.json"))
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "nosuch" in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert not (tmp_path / "check.json").exists()
+
+
 # each defect is found by the check that is there for it
 @pytest.mark.long
 @pytest.mark.parametrize(("defect", "check"), MUTANTS)
