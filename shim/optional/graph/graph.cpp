@@ -120,13 +120,13 @@ class Graph final : public at::GraphImplInterface {
     RunScope scope;
     torch::jit::Stack stack;
     DeviceIndex device = stream.device;
-    const c10::DeviceGuard restored(c10::Device(c10::DeviceType::PrivateUse1, device));
+    c10::OptionalDeviceGuard elsewhere;
     auto run = is_watched() ? runs_.end() : runs_.begin(); // who watches operators sees each
     for (size_t i = 0; i < work_.nodes.size();) {
       const Node& node = *work_.nodes[i].node;
       if (C10_UNLIKELY(node.device() != device)) {
         device = node.device();
-        set_device(device);
+        elsewhere.reset_device(c10::Device(c10::DeviceType::PrivateUse1, device));
       }
       if (run != runs_.end() && run->first == i) {
         launch(*run, device);

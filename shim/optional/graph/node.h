@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,14 +33,19 @@ struct Modes {
 // In which a thread runs nodes. Its modes, which they set, are afterwards what they were.
 class RunScope {
  public:
-  RunScope() : before_(Modes::now()), now_(before_) {}
+  RunScope() = default;
   ~RunScope() {
-    enter(before_);
+    if (before_.has_value()) {
+      enter(*before_);
+    }
   }
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
 
   void enter(const Modes& modes) {
+    if (!before_.has_value()) {
+      now_ = before_.emplace(Modes::now());
+    }
     if (!(modes == now_)) {
       modes.set();
       now_ = modes;
@@ -55,8 +61,8 @@ class RunScope {
   }
 
  private:
-  const Modes before_;
-  Modes now_;
+  std::optional<Modes> before_; // none: no node has needed any
+  Modes now_{};
   bool has_other_memory_ = false;
 };
 
