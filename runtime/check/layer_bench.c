@@ -267,8 +267,9 @@ static bool
 is_close(const check_layer *l, double seen, double wanted, openreg_dtype dtype)
 {
     const char *const kernel = l->b.kernel->name;
-    if (dtype.bits == 16 || !check_is_float(dtype) || isnan(wanted) || isinf(wanted) || check_elementwise_find(kernel) != NULL ||
-        check_product_find(kernel) != NULL || check_reduction_find(kernel) != NULL)
+    if (dtype.bits == 16 || !check_is_float(dtype) || isnan(wanted) || isinf(wanted) ||
+        check_elementwise_find(kernel) != NULL || check_product_find(kernel) != NULL ||
+        check_reduction_find(kernel) != NULL)
         return check_is_close(seen, wanted, dtype);
     return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1 + l->terms / 64);
 }

@@ -73,8 +73,7 @@ void check_layer_run(check_context *c);
 /* Every operator that the references have; NULL if there is none of that name. */
 const check_layer_operator *check_layer_find(const char *name);
 extern const check_layer_operator check_product_layer, check_reduction_layer; /* of all of them */
-extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[],
-    check_index_layers[];
+extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[], check_index_layers[];
 extern const size_t check_row_layer_count, check_window_layer_count, check_move_layer_count, check_index_layer_count;
 
 /* A call of any operator that the references have can be made again and again. */

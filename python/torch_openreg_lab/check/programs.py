@@ -321,6 +321,7 @@ def _filled(step: Step) -> str:
 
 
 HEAD = '''
+import math
 import threading
 import warnings
 import torch
@@ -376,7 +377,14 @@ def program(on_device):
             reach += stride * (size - 1)
         return False
 
+    def is_too_large(a, b):
+        # [65536, 1] and [65536] make four thousand million elements.
+        shape = zip(reversed((1,) * b.dim() + a.shape), reversed((1,) * a.dim() + b.shape))
+        return math.prod(max(sizes) for sizes in shape) > 1 << 26
+
     def attempt(function, a, b, writes=False):
+        if is_too_large(a, b):
+            return a
         # Which overlaps are an error differs between PyTorch's devices.
         overlaps = a is not b and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
         if writes and (overlaps or is_written_twice(a)):

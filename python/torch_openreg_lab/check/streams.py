@@ -33,10 +33,11 @@ def operators(limits: Limits) -> None:
     sources = [_pinned(float(value)) for value in range(1, 4)]
     torch.openreg.synchronize()
     for round_ in range(ROUNDS):
-        source = sources[round_ % 3]
+        source, earlier = sources[round_ % 3], sources[(round_ + 1) % 3]
         with torch.openreg.stream(stream):
-            for _ in range(4):
-                x.copy_(source, non_blocking=True)
+            for _ in range(8):
+                x.copy_(earlier, non_blocking=True)
+            x.copy_(source, non_blocking=True)  # the last: an operator that doesn't wait for all of them sees another's
             y = x + 1
             y.add_(x)
             back.copy_(y, non_blocking=True)
