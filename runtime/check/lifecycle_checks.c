@@ -295,6 +295,30 @@ describe_agrees(check_context *c)
         REQUIRE(peers[i] <= 1, "describe() set peers[%zu] to %u", i, peers[i]);
 }
 
+/* Two of three count alone, as programs do that only ask for the number. */
+static void
+describe_once(check_context *c, int i)
+{
+    openreg_device_info all[DESCRIBED];
+    openreg_device_info *infos[DESCRIBED];
+    uint8_t peers[DESCRIBED * DESCRIBED];
+    memset(all, 0, sizeof all);
+    for (int k = 0; k < DESCRIBED; ++k) {
+        all[k].struct_size = sizeof all[k];
+        infos[k] = &all[k];
+    }
+    int32_t count = -7;
+    (void)MAY(c, describe, c->host, c->target->options, c->target->option_count, "", i % 3 == 0 ? DESCRIBED : 0, infos,
+              peers, &count);
+}
+
+static void
+describe_leaves_nothing(check_context *c)
+{
+    (void)count_unopened(c);
+    check_slope(c, 40, 0, describe_once, "describe(), which has no instance that close() could end");
+}
+
 static void
 describe_keeps_to_capacity(check_context *c)
 {
@@ -353,5 +377,8 @@ static const check_case cases[] = {
      "is "
      "E_INVALID.",
      "*count is the number of devices, also where it is greater than the capacity.", describe_keeps_to_capacity},
+    {"lifecycle.describe_repeated", "describe", CHECK_CLOSED,
+     "describe() leaves nothing behind: no memory, files or threads.",
+     "What it begins with the vendor's library, it ends before it returns, on each path.", describe_leaves_nothing},
 };
 const check_group check_lifecycle_group = CHECK_GROUP(1, cases);

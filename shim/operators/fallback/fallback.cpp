@@ -232,7 +232,7 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
     return;
   }
   if (native == nullptr && kernels == Kernels::cpu && of_tensors >= 0 && C10_UNLIKELY(has_native_kernels(of_tensors)) &&
-      is_served_in_parts(op, of_tensors) && run_tensor_by_tensor(op, stack)) {
+      run_in_parts(op, of_tensors, stack, &run_tensor_by_tensor)) {
     return;
   }
   const c10::DispatchKeySet kernel_keys = kernel_keys_of(kernels, keys);

@@ -42,8 +42,8 @@ NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex d
   return part().look_up(op, device);
 }
 
-bool is_served_in_parts(const c10::OperatorHandle& op, DeviceIndex device) {
-  return part().is_served_in_parts(op, device);
+bool run_in_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart) {
+  return part().run_in_parts(op, device, stack, take_apart);
 }
 
 bool run_native_kernel(

@@ -25,9 +25,11 @@ TORCH_OPENREG_API bool look_for_kernels(DeviceIndex device);
 struct NativeKernel;
 TORCH_OPENREG_API NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
 
-// Whether an operator on lists ("aten::_foreach_add_.List") is to be taken apart into operators on tensors: the driver of
-// `device`, which has kernels, has none for it but one for those ("aten::add.Tensor").
-bool is_served_in_parts(const c10::OperatorHandle& op, DeviceIndex device);
+// Has an operator on lists ("aten::_foreach_add_.List") taken apart into operators on tensors where the driver of `device`,
+// which has kernels, has none for it but one for those ("aten::add_.Tensor"). False, and nothing has happened, if it hasn't, if
+// that one has refused a part of such a list with the first tensor's type before, or if `take_apart` returns false.
+using TakeApart = bool (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+bool run_in_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart);
 
 // Runs the operator of the stack by the driver's kernel and replaces the arguments by the results. All tensors have
 // been checked to be on `device`. False if it refuses: then nothing has changed but the size of an out= tensor, which is
@@ -44,7 +46,8 @@ TORCH_OPENREG_API bool is_operator_of_fallback(const c10::OperatorName& name);
 struct NativeKernelFunctions {
   void (*read)(DeviceIndex device, uint32_t generation, const openreg_kernels& table);
   NativeKernel* (*look_up)(const c10::OperatorHandle& op, DeviceIndex device);
-  bool (*is_served_in_parts)(const c10::OperatorHandle& op, DeviceIndex device);
+  bool (*run_in_parts)(
+      const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart);
   bool (*run)(NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack);
 };
 

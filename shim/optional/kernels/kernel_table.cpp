@@ -9,7 +9,6 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "shim/base/status.h"
 #include "shim/device/device.h"
@@ -48,9 +47,17 @@ namespace {
 
 using Key = c10::DispatchKey;
 
+// What an operator on lists is taken apart into.
+struct Parts {
+  explicit Parts(const NativeKernel& of) : kernel(of) {}
+
+  const NativeKernel& kernel;
+  mutable std::atomic<uint64_t> refused_types{0}; // bits by type of what the kernel has refused in lists
+};
+
 struct DriverKernels {
   std::unordered_map<c10::OperatorName, std::unique_ptr<NativeKernel>> by_operator;
-  std::unordered_set<c10::OperatorName> in_parts; // operators on lists, without a kernel, whose parts have one
+  std::unordered_map<c10::OperatorName, Parts> in_parts; // of operators without a kernel, whose parts have one
 };
 
 struct Device {
@@ -313,14 +320,15 @@ class Reader {
     }
   }
 
-  // "aten::_foreach_add_.List", where the driver has the "aten::add" that its parts are, or it would get slower.
+  // "aten::_foreach_add_.List", where the driver serves the "aten::add_.Tensor" that its parts are, or it would get slower.
   void add_if_in_parts(const c10::OperatorName& name) {
     constexpr std::string_view kLists = "aten::_foreach_";
     if (name.name.compare(0, kLists.size(), kLists) != 0 || result_->by_operator.count(name) != 0) {
       return;
     }
     std::string part = "aten::" + name.name.substr(kLists.size());
-    if (part.back() == '_') {
+    const bool in_place = part.back() == '_';
+    if (in_place) {
       part.pop_back();
     }
     if (part == "aten::norm") {
@@ -329,8 +337,10 @@ class Reader {
     const auto lists = c10::Dispatcher::singleton().findOp(name);
     const auto [first, last] = functional_.equal_range(part);
     for (auto at = first; at != last && lists.has_value() && lists->hasSchema(); ++at) {
-      if (is_part_of(at->second.op.schema(), lists->schema())) {
-        result_->in_parts.insert(name);
+      const auto served = result_->by_operator.find(
+          c10::OperatorName(part + (in_place ? "_" : ""), at->second.op.operator_name().overload_name));
+      if (served != result_->by_operator.end() && is_part_of(at->second.op.schema(), lists->schema())) {
+        result_->in_parts.try_emplace(name, *served->second);
       }
     }
   }
@@ -396,8 +406,28 @@ NativeKernel* look_up(const c10::OperatorHandle& op, DeviceIndex device) {
   return found == kernels.end() ? nullptr : found->second.get();
 }
 
-bool has_parts_served(const c10::OperatorHandle& op, DeviceIndex device) {
-  return device_with_kernels(device).kernels->in_parts.count(op.operator_name()) != 0;
+bool run_in_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart) {
+  const auto& in_parts = device_with_kernels(device).kernels->in_parts;
+  const auto found = in_parts.find(op.operator_name());
+  if (found == in_parts.end()) {
+    return false;
+  }
+  const c10::IValue& list = (*stack)[stack->size() - op.schema().arguments().size()];
+  const auto tensors = list.isTensorList() ? list.toListRef() : c10::ArrayRef<c10::IValue>();
+  const uint64_t type = tensors.empty() ? 0 : uint64_t{1} << static_cast<unsigned>(tensors[0].toTensor().scalar_type());
+  const Parts& parts = found->second;
+  const auto& refused = parts.kernel.counter.refused;
+  if ((parts.refused_types.load(std::memory_order_relaxed) & type) != 0) {
+    return false;
+  }
+  const uint64_t before = refused.load(std::memory_order_relaxed);
+  if (!take_apart(op, stack)) {
+    return false;
+  }
+  if (refused.load(std::memory_order_relaxed) != before) {
+    parts.refused_types.fetch_or(type, std::memory_order_relaxed);
+  }
+  return true;
 }
 
 bool run(NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
@@ -433,5 +463,5 @@ bool run(NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device
 
 void openreg_native_kernels(c10::openreg::NativeKernelFunctions* functions) {
   using namespace c10::openreg;
-  *functions = {&read, &look_up, &has_parts_served, &run};
+  *functions = {&read, &look_up, &run_in_parts, &run};
 }

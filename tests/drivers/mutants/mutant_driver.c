@@ -164,6 +164,10 @@ mutant_describe(const openreg_host *host, const openreg_option *options, uint32_
                 int32_t capacity, openreg_device_info *const *infos, uint8_t *peers, int32_t *count)
 {
     const openreg_status status = mutant_base->describe(host, options, n, topology, capacity, infos, peers, count);
+    if (capacity > 0 && IS(describe_leaks_memory))
+        mutant_leaked = malloc(200);
+    if (IS(describe_leaks_thread))
+        start_thread();
     if (capacity == 0) {
         if (status == OPENREG_OK && IS(count_one_more))
             ++*count;

@@ -38,6 +38,8 @@
     X(count_spoils_fork, "lifecycle.count_fork") \
     X(describe_other_name, "lifecycle.describe") \
     X(describe_beyond, "lifecycle.describe_capacity") \
+    X(describe_leaks_memory, "lifecycle.describe_repeated") \
+    X(describe_leaks_thread, "lifecycle.describe_repeated") \
     /* the process */ \
     X(prints, "process.output") \
     X(handler, "process.handlers") \

@@ -514,6 +514,36 @@ def test_operators_on_lists(kernels: Program) -> None:
     )
 
 
+# a list whose parts the kernel refuses is taken apart once; from then on PyTorch's kernel gets it whole, as if none were listed
+def test_lists_whose_parts_are_refused(kernels: Program) -> None:
+    kernels(
+        """
+        a = torch.arange(3)
+        A = [a.to(D), a.to(D)]
+        torch.openreg.reset_operator_stats()
+        for expected in ({"aten::add": 2}, {"aten::add": 2, "aten::_foreach_add": 1}):
+            same(torch._foreach_add(A, A)[1], a + a)
+            assert figures("staged") == expected, figures("staged")
+        B = [a.to(D).float()]  # of a type that it has
+        same(torch._foreach_add(B, B)[0], 2.0 * a)
+        assert figures() == {"aten::add": 1}, figures()
+        """
+    )
+
+
+# a list written in place stays whole where the kernel may not write into its operand
+def test_lists_in_place_of_what_is_not_elementwise(more: Program) -> None:
+    more(
+        """
+        A = [torch.randn(3).to(D) for _ in range(2)]
+        torch.openreg.reset_operator_stats()
+        torch._foreach_sub_(A, A)
+        same(A[1], torch.zeros(3))
+        assert figures("staged") == {"aten::_foreach_sub_": 1}, figures("staged")
+        """
+    )
+
+
 # entries that can't be served are told of, once, with the reason, and change nothing
 def test_entries_that_cannot_be_served(more: Program) -> None:
     more(
