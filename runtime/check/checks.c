@@ -19,6 +19,7 @@ const check_group *const check_groups[] = {
     &check_host_func_group,
     &check_thread_group,
     &check_leak_group,
+    &check_probe_group,
     &check_extension_group,
     &check_comm_group,
     &check_comm_process_group,

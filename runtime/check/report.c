@@ -107,8 +107,7 @@ print_not_checked(const check_report *report)
         printf("  kernels without a reference here: %s\n", report->identity.kernels);
     if (report->identity.kernels_left_out > 0)
         printf("    and %d more\n", report->identity.kernels_left_out);
-    printf("  the driver's own asynchronous errors and lost devices, which no check can cause\n"
-           "  that a slot leaves the vendor's current device of the thread as it was\n"
+    printf("  lost devices, which no check can cause\n"
            "  that open() alone decides: variables of the environment, exceptions across the boundary\n");
     if (report->level < 2)
         printf("  the driver behind the runtime, its extensions and kernels: --level 2\n");

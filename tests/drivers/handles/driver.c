@@ -3,6 +3,7 @@
  * is one header of openreg/: handle_addresses.h, software_streams.h, word_copies.h, and max_allocation of driver.h. */
 #define _GNU_SOURCE
 #include <openreg/handle_addresses.h>
+#include <openreg/probe.h>
 #include <openreg/software_streams.h>
 #include <openreg/word_copies.h>
 
@@ -35,6 +36,29 @@ struct openreg_instance_s {
     openreg_soft_streams streams;
     device devices[MAX_DEVICES];
 };
+
+/* ------------------------------------------------------------------------------------------------------------- probe */
+
+static uint32_t to_fail; /* calls of the vendor's until one fails (probe.h) */
+
+#define TRIED(call) (openreg_probe_fails(&to_fail) ? HANDLES_WRONG_CALL : (call))
+
+static openreg_status
+fail_vendor_call(openreg_instance instance, uint32_t nth, uint32_t *left)
+{
+    (void)instance;
+    *left = __atomic_exchange_n(&to_fail, nth, __ATOMIC_RELAXED);
+    return OPENREG_OK;
+}
+
+static const void *
+extension(openreg_instance instance, const char *name, uint32_t version)
+{
+    static const openreg_probe probe = {
+        .struct_size = sizeof probe, .version = OPENREG_PROBE_VERSION, .fail_vendor_call = fail_vendor_call};
+    (void)instance;
+    return strcmp(name, OPENREG_PROBE_NAME) == 0 && version <= OPENREG_PROBE_VERSION ? &probe : NULL;
+}
 
 /* ----------------------------------------------------------------------------------------------------------- buffers */
 
@@ -76,7 +100,7 @@ mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info
     atomic_init(&b->users, 1);
     const uint64_t whole_words = (info->size + HANDLES_WORD - 1) / HANDLES_WORD * HANDLES_WORD;
     void *address = NULL;
-    if (handles_create(b->device->of_vendor, whole_words, &b->of_vendor) == 0) {
+    if (TRIED(handles_create(b->device->of_vendor, whole_words, &b->of_vendor)) == 0) {
         address = openreg_handle_reserve(&instance->table, whole_words, info->alignment, b);
         if (address == NULL)
             handles_destroy(b->device->of_vendor, b->of_vendor);
@@ -123,28 +147,28 @@ static openreg_status
 read_words(void *ctx, void *handle, uint64_t offset, void *host, uint64_t size)
 {
     const words_context *const at = ctx;
-    return result(at, handles_read(at->device, handle, offset, host, size), "handles_read");
+    return result(at, TRIED(handles_read(at->device, handle, offset, host, size)), "handles_read");
 }
 
 static openreg_status
 write_words(void *ctx, void *handle, uint64_t offset, const void *host, uint64_t size)
 {
     const words_context *const at = ctx;
-    return result(at, handles_write(at->device, handle, offset, host, size), "handles_write");
+    return result(at, TRIED(handles_write(at->device, handle, offset, host, size)), "handles_write");
 }
 
 static openreg_status
 move_words(void *ctx, void *dst, uint64_t dst_offset, void *src, uint64_t src_offset, uint64_t size)
 {
     const words_context *const at = ctx;
-    return result(at, handles_copy(at->device, dst, dst_offset, src, src_offset, size), "handles_copy");
+    return result(at, TRIED(handles_copy(at->device, dst, dst_offset, src, src_offset, size)), "handles_copy");
 }
 
 static openreg_status
 fill_words(void *ctx, void *handle, uint64_t offset, uint8_t value, uint64_t size)
 {
     const words_context *const at = ctx;
-    return result(at, handles_fill(at->device, handle, offset, value * UINT32_C(0x01010101), size), "handles_fill");
+    return result(at, TRIED(handles_fill(at->device, handle, offset, value * UINT32_C(0x01010101), size)), "handles_fill");
 }
 
 static openreg_words
@@ -592,6 +616,7 @@ static const openreg_driver table = {
     .host_func = host_func,
     .mem_info = mem_info,
     .describe = describe,
+    .extension = extension,
 };
 
 __attribute__((visibility("default"))) openreg_status openreg_driver_query_v1(const openreg_host *host,

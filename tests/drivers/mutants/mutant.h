@@ -3,6 +3,8 @@
 #ifndef OPENREG_TESTS_DRIVERS_MUTANT_H
 #define OPENREG_TESTS_DRIVERS_MUTANT_H
 
+#include <openreg/probe.h>
+
 #include "mutants.h"
 #include "sim.h"
 
@@ -21,6 +23,7 @@ typedef enum mutant {
 extern mutant mutant_current;
 extern const openreg_driver *mutant_base; /* the simulated devices */
 extern int32_t mutant_bound;              /* by device_bind() */
+extern uint32_t mutant_to_fail;           /* calls of a vendor's until one fails (probe.h) */
 extern int mutant_fork_broke;
 extern int mutant_opens;             /* calls of open() */
 extern void *volatile mutant_leaked; /* where the compiler must put what is leaked */

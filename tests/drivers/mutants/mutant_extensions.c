@@ -136,6 +136,26 @@ mutant_release(openreg_instance instance, int32_t dev, void *ptr)
     return IS(vmm_keeps) ? OPENREG_OK : openreg_sim_release(instance, dev, ptr);
 }
 
+/* ------------------------------------------------------------------------------------------------------------- probe */
+
+uint32_t mutant_to_fail;
+
+static openreg_status
+mutant_vendor_device(openreg_instance instance, int32_t *dev)
+{
+    (void)instance;
+    *dev = mutant_bound;
+    return OPENREG_OK;
+}
+
+static openreg_status
+mutant_fail_vendor_call(openreg_instance instance, uint32_t nth, uint32_t *left)
+{
+    (void)instance;
+    *left = __atomic_exchange_n(&mutant_to_fail, nth, __ATOMIC_RELAXED);
+    return OPENREG_OK;
+}
+
 /* --------------------------------------------------------------------------------------------------------- the table */
 
 static const void *
@@ -154,12 +174,18 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
                                     .map = mutant_map,
                                     .unmap = mutant_unmap,
                                     .release = mutant_release};
+    static const openreg_probe probe = {.struct_size = sizeof probe,
+                                        .version = OPENREG_PROBE_VERSION,
+                                        .vendor_device = mutant_vendor_device,
+                                        .fail_vendor_call = mutant_fail_vendor_call};
     if (IS(extension_any) && name[0] == '\0')
         return &ipc;
     if (strcmp(name, OPENREG_IPC_NAME) == 0 && version <= OPENREG_IPC_VERSION)
         return &ipc;
     if (strcmp(name, OPENREG_VMM_NAME) == 0 && version <= OPENREG_VMM_VERSION)
         return &vmm;
+    if (strcmp(name, OPENREG_PROBE_NAME) == 0 && version <= OPENREG_PROBE_VERSION)
+        return &probe;
     if (strcmp(name, OPENREG_KERNELS_NAME) == 0 && version <= OPENREG_KERNELS_VERSION)
         return mutant_kernels();
     if (strcmp(name, OPENREG_COMM_NAME) == 0)

@@ -124,11 +124,18 @@ mutant_stream_query(openreg_instance instance, int32_t dev, openreg_driver_strea
     return status;
 }
 
+/* A recording whose failure the vendor tells later. */
+static int record_failed;
+
 static openreg_status
 mutant_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
 {
     mutant_run_late_copy();
     (void)forget_work(stream);
+    if (record_failed && !IS(vendor_error_forgotten)) {
+        record_failed = 0;
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, 7, "the vendor's recording failed");
+    }
     if (IS(sync_not) || (IS(sync_default_not) && stream == NULL))
         return OPENREG_OK;
     if (IS(default_waits) && stream == NULL)
@@ -294,6 +301,8 @@ mutant_event_record(openreg_instance instance, int32_t dev, openreg_driver_strea
 {
     mutant_run_late_copy();
     drop_wait_for(event);
+    if (openreg_probe_fails(&mutant_to_fail))
+        record_failed = 1;
     if (IS(record_leaks) && event->timeline != NULL)
         mutant_leaked = malloc(48);
     if (keeps_notes()) {

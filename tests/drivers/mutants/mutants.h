@@ -79,6 +79,10 @@
     X(bind_redirects, "info.bind") \
     X(native_same, "info.native_stream") \
     X(extension_any, "info.extension") \
+    /* the vendor's library */ \
+    X(vendor_error_dropped, "probe.errors") \
+    X(vendor_error_forgotten, "probe.errors") \
+    X(vendor_device_left, "probe.device") \
     /* memory */ \
     X(misaligned, "memory.alignment") \
     X(flags_ignored, "memory.description") \

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* probe_checks.c: what the extension openreg.probe lets the checks see and do at the vendor's library. */
+#include <string.h>
+
+#include <openreg/probe.h>
+
+#include "check.h"
+#include "fixtures.h"
+#include "slot_tour.h"
+
+#define SIZE 4099 /* odd: a driver's copies in words have a head and a tail */
+
+static openreg_probe
+find_probe(check_context *c)
+{
+    openreg_probe probe;
+    if (c->table.extension == NULL)
+        check_skip("the driver has no extension %s", OPENREG_PROBE_NAME);
+    const openreg_probe *const found = c->table.extension(c->instance, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION);
+    if (found == NULL)
+        check_skip("the driver has no extension %s", OPENREG_PROBE_NAME);
+    REQUIRE(found->struct_size >= sizeof probe && found->version >= OPENREG_PROBE_VERSION,
+            "the table of %s says version %u and %u bytes", OPENREG_PROBE_NAME, (unsigned)found->version,
+            (unsigned)found->struct_size);
+    memcpy(&probe, found, sizeof probe);
+    return probe;
+}
+
+/* ---------------------------------------------------------------------------------------------- a vendor's call fails */
+
+/* What the uses below need, made while no call fails. */
+typedef struct scene {
+    char *memory, *spare, *host;
+    openreg_driver_stream stream;
+    openreg_driver_event event, later;
+} scene;
+
+static void
+do_nothing(void *argument)
+{
+    (void)argument;
+}
+
+typedef enum use {
+    ALLOCATE,
+    FREE,
+    COPY_TO,
+    COPY_FROM,
+    COPY_ON,
+    FILL,
+    HOST_ALLOCATE,
+    HOST_FUNC,
+    STREAM_CREATE,
+    STREAM_WAIT,
+    EVENT_CREATE,
+    EVENT_RECORD,
+    EVENT_SYNC,
+    STREAM_SYNC,
+    USES
+} use;
+
+static const char *const slots[USES] = {"mem_alloc", "mem_free",      "copy",        "copy",         "copy",
+                                        "fill",      "host_alloc",    "host_func",   "stream_create", "stream_wait",
+                                        "event_create", "event_record", "event_sync", "stream_sync"};
+
+/* One call of a slot, which may fail. */
+static openreg_status
+use_slot(check_context *c, use which, scene *s)
+{
+    void *memory = NULL;
+    openreg_driver_stream stream = NULL;
+    openreg_driver_event event = NULL;
+    switch (which) {
+    case ALLOCATE:
+        return MAY(c, mem_alloc, c->instance, 0, BYTES(SIZE), &memory);
+    case FREE:
+        return MAY(c, mem_free, c->instance, 0, s->spare);
+    case COPY_TO:
+        return MAY(c, copy, c->instance, 0, s->stream, s->memory + 1, 0, s->host, -1, SIZE);
+    case COPY_FROM:
+        return MAY(c, copy, c->instance, 0, s->stream, s->host, -1, s->memory + 1, 0, SIZE);
+    case COPY_ON:
+        return MAY(c, copy, c->instance, 0, s->stream, s->memory + 1, 0, s->spare + 2, 0, SIZE);
+    case FILL:
+        return MAY(c, fill, c->instance, 0, s->stream, s->memory + 1, 7, SIZE);
+    case HOST_ALLOCATE:
+        return MAY(c, host_alloc, c->instance, 0, BYTES(SIZE), &memory);
+    case HOST_FUNC:
+        return MAY(c, host_func, c->instance, 0, s->stream, do_nothing, NULL);
+    case STREAM_CREATE:
+        return MAY(c, stream_create, c->instance, 0, 0, 0, &stream);
+    case STREAM_WAIT:
+        return MAY(c, stream_wait, c->instance, 0, s->stream, s->event);
+    case EVENT_CREATE:
+        return MAY(c, event_create, c->instance, 0, 0, &event);
+    case EVENT_RECORD:
+        return MAY(c, event_record, c->instance, 0, s->stream, s->later);
+    case EVENT_SYNC:
+        return MAY(c, event_sync, c->instance, 0, s->event);
+    case STREAM_SYNC:
+    case USES:
+        break;
+    }
+    return MAY(c, stream_sync, c->instance, 0, s->stream);
+}
+
+static scene
+set_scene(check_context *c)
+{
+    scene s = {.memory = check_alloc(c, 0, SIZE + 8),
+               .spare = check_alloc(c, 0, SIZE + 8),
+               .host = check_host_alloc(c, SIZE, true),
+               .stream = check_stream(c, 0)};
+    MUST(c, copy, c->instance, 0, s.stream, s.memory, 0, s.spare, 0, SIZE);
+    if (c->table.event_create != NULL) {
+        s.event = check_event(c, 0, 0);
+        s.later = check_event(c, 0, 0);
+        MUST(c, event_record, c->instance, 0, s.stream, s.event);
+    }
+    MUST(c, device_sync, c->instance, 0);
+    return s;
+}
+
+/* Whether the slot makes as many calls of the vendor's, with the waits that follow it; the last of them fails. An instance of
+ * its own: what a failed call leaves is the driver's. */
+static bool
+fails_at(check_context *c, use which, uint32_t nth)
+{
+    uint32_t left = 0;
+    check_open(c);
+    const openreg_probe probe = find_probe(c);
+    if (probe.fail_vendor_call == NULL)
+        check_skip("the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
+    scene s = set_scene(c);
+    check_succeeded("fail_vendor_call", probe.fail_vendor_call(c->instance, nth, &left));
+    const openreg_status status = use_slot(c, which, &s);
+    openreg_status waited = OPENREG_OK;
+    if (c->table.stream_sync != NULL)
+        waited = MAY(c, stream_sync, c->instance, 0, s.stream);
+    const openreg_status synced = MAY(c, device_sync, c->instance, 0);
+    check_succeeded("fail_vendor_call", probe.fail_vendor_call(c->instance, 0, &left));
+    const bool has_failed = left == 0;
+    REQUIRE(!has_failed || status != OPENREG_OK || waited != OPENREG_OK || synced != OPENREG_OK,
+            "call number %u of the vendor's library in %s() and the waits behind it failed, and each slot answered OK",
+            (unsigned)nth, slots[which]);
+    check_close(c);
+    return has_failed;
+}
+
+static void
+failed_calls_are_told(check_context *c)
+{
+    enum { MOST = 40 }; /* calls in a slot */
+    const char *missing;
+    int failures = 0;
+    for (int which = 0; which < USES; ++which)
+        if (check_has_slots(&c->table, slots[which], &missing))
+            for (uint32_t nth = 1; nth <= MOST && fails_at(c, (use)which, nth); ++nth)
+                ++failures;
+    REQUIRE(failures > 0, "fail_vendor_call() made no call fail: none is counted");
+}
+
+/* ------------------------------------------------------------------------------------------ the vendor's current device */
+
+static void
+slots_leave_the_device(check_context *c)
+{
+    const openreg_probe probe = find_probe(c);
+    if (probe.vendor_device == NULL)
+        check_skip("the extension %s has no vendor_device()", OPENREG_PROBE_NAME);
+    const char *name = "";
+    for (int which = 0; name != NULL; ++which) {
+        int32_t before = -2, after = -2;
+        if (c->table.device_bind != NULL)
+            MUST(c, device_bind, c->instance, 0);
+        check_succeeded("vendor_device", probe.vendor_device(c->instance, &before));
+        name = check_use_alone(c, 1, which);
+        check_succeeded("vendor_device", probe.vendor_device(c->instance, &after));
+        const bool binds = name != NULL && strcmp(name, "device_bind") == 0;
+        REQUIRE(after == (binds ? 1 : before), "the vendor's current device was %d, and after %s of device 1 %d",
+                before, name == NULL ? "nothing" : name, after);
+    }
+}
+
+static const check_case cases[] = {
+    {"probe.errors", "extension", CHECK_CLOSED,
+     "A vendor's call that fails is told: by the slot that made it, or by the next query or sync of that stream.",
+     "Look at what each of the vendor's functions returns, in threads of the driver's own, too.", failed_calls_are_told},
+    {"probe.device", "extension", CHECK_TWO_DEVICES,
+     "A slot leaves the vendor's current device of the calling thread as it was; device_bind() alone sets it.",
+     "Set the vendor's device at the start of a slot, and put it back at the end, where it fails, too.",
+     slots_leave_the_device},
+};
+const check_group check_probe_group = CHECK_GROUP(1, cases);
