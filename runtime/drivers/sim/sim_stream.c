@@ -425,7 +425,7 @@ openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position)
     (void)pthread_mutex_unlock(&stream->lock);
 }
 
-/* Whether the first task is a parked wait for what has passed; then it has ended. */
+/* Whether the first task is a parked wait for work that is complete; then it is, too. */
 static bool
 end_parked_wait(openreg_driver_stream stream)
 {
