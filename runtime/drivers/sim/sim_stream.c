@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_PARKED 16 /* or a stream that nobody waits for would keep all that it was given to wait for */
+
 static uint64_t
 queued_of(openreg_driver_stream stream)
 {
@@ -184,6 +186,8 @@ openreg_sim_stream_create(openreg_instance instance, int32_t dev, uint32_t flags
 static void
 stop_worker(openreg_driver_stream stream)
 {
+    if (atomic_load_explicit(&stream->is_parked, memory_order_relaxed))
+        openreg_sim_stream_await(stream, queued_of(stream));
     (void)pthread_mutex_lock(&stream->lock);
     stream->stopping = true;
     const bool has_worker = stream->has_worker;
@@ -250,6 +254,28 @@ openreg_sim_stream_run(const openreg_sim_task *task)
     }
 }
 
+/* A task has ended. The stream's lock is held. */
+static void
+complete(openreg_driver_stream stream)
+{
+    (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
+    if (stream->task_count == 0)
+        atomic_store_explicit(&stream->is_parked, false, memory_order_relaxed);
+    if (stream->waiters > 0)
+        (void)pthread_cond_broadcast(&stream->progress);
+}
+
+/* Runs the first task, without the lock, which is held before and after. */
+static void
+run_first(openreg_driver_stream stream)
+{
+    const openreg_sim_task task = openreg_sim_stream_pop(stream);
+    (void)pthread_mutex_unlock(&stream->lock);
+    openreg_sim_stream_run(&task);
+    (void)pthread_mutex_lock(&stream->lock);
+    complete(stream);
+}
+
 static void *
 worker_main(void *argument)
 {
@@ -263,13 +289,8 @@ worker_main(void *argument)
         }
         if (stream->task_count == 0)
             break;
-        const openreg_sim_task task = openreg_sim_stream_pop(stream);
-        (void)pthread_mutex_unlock(&stream->lock);
-        openreg_sim_stream_run(&task);
-        (void)pthread_mutex_lock(&stream->lock);
-        (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
-        if (stream->waiters > 0)
-            (void)pthread_cond_broadcast(&stream->progress);
+        atomic_store_explicit(&stream->is_parked, false, memory_order_relaxed);
+        run_first(stream);
     }
     (void)pthread_mutex_unlock(&stream->lock);
     return NULL;
@@ -301,14 +322,18 @@ submit_locked(openreg_driver_stream stream, const openreg_sim_task *task)
 {
     if (!reserve_slot(stream))
         return no_room(stream);
-    if (!stream->has_worker) {
+    const bool is_parked = task->kind == OPENREG_SIM_WAIT && stream->task_count < MOST_PARKED &&
+                           (atomic_load_explicit(&stream->is_parked, memory_order_relaxed) ||
+                            openreg_sim_stream_passed(stream, queued_of(stream)));
+    if (!is_parked && !stream->has_worker) {
         const openreg_status status = start_worker(stream);
         if (status != OPENREG_OK)
             return status;
     }
     push_task(stream, task);
+    atomic_store_explicit(&stream->is_parked, is_parked, memory_order_relaxed);
     (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
-    if (stream->worker_idle)
+    if (!is_parked && stream->worker_idle)
         (void)pthread_cond_signal(&stream->work);
     return OPENREG_OK;
 }
@@ -368,6 +393,17 @@ openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record
 
 /* ---------------------------------------------------------------------------------------------------------- waiting */
 
+/* Runs the first task in this thread, while the worker waits. The stream's lock is held before and after. */
+static void
+run_inline(openreg_driver_stream stream)
+{
+    stream->inline_busy = true;
+    run_first(stream);
+    stream->inline_busy = false;
+    if (stream->task_count > 0 && !atomic_load_explicit(&stream->is_parked, memory_order_relaxed))
+        (void)pthread_cond_signal(&stream->work);
+}
+
 void
 openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position)
 {
@@ -379,10 +415,48 @@ openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position)
         return;
     (void)pthread_mutex_lock(&stream->lock);
     stream->waiters++;
-    while (!openreg_sim_stream_passed(stream, position))
-        (void)pthread_cond_wait(&stream->progress, &stream->lock);
+    while (!openreg_sim_stream_passed(stream, position)) {
+        if (atomic_load_explicit(&stream->is_parked, memory_order_relaxed) && !stream->inline_busy)
+            run_inline(stream);
+        else
+            (void)pthread_cond_wait(&stream->progress, &stream->lock);
+    }
     stream->waiters--;
     (void)pthread_mutex_unlock(&stream->lock);
+}
+
+/* Whether the first task is a parked wait for work that is complete; then it is, too. */
+static bool
+end_parked_wait(openreg_driver_stream stream)
+{
+    (void)pthread_mutex_lock(&stream->lock);
+    if (!atomic_load_explicit(&stream->is_parked, memory_order_relaxed) || stream->inline_busy) {
+        (void)pthread_mutex_unlock(&stream->lock);
+        return false;
+    }
+    const openreg_sim_task task = stream->first->tasks[stream->head];
+    const uint64_t before = atomic_load_explicit(&stream->completed, memory_order_relaxed);
+    openreg_sim_stream_reference(task.awaited);
+    (void)pthread_mutex_unlock(&stream->lock); /* no lock of a stream is taken under another's */
+    const bool has_passed = openreg_sim_stream_has_passed(task.awaited, task.amount);
+    openreg_sim_stream_release(task.awaited);
+    if (!has_passed)
+        return false;
+    (void)pthread_mutex_lock(&stream->lock);
+    if (atomic_load_explicit(&stream->is_parked, memory_order_relaxed) && !stream->inline_busy &&
+        atomic_load_explicit(&stream->completed, memory_order_relaxed) == before)
+        run_inline(stream);
+    (void)pthread_mutex_unlock(&stream->lock);
+    return true;
+}
+
+bool
+openreg_sim_stream_has_passed(openreg_driver_stream stream, uint64_t position)
+{
+    while (!openreg_sim_stream_passed(stream, position))
+        if (!atomic_load_explicit(&stream->is_parked, memory_order_relaxed) || !end_parked_wait(stream))
+            return false;
+    return true;
 }
 
 void
@@ -414,7 +488,7 @@ openreg_sim_stream_query(openreg_instance instance, int32_t dev, openreg_driver_
     openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);
     if (is_scheduled(own))
         openreg_sim_schedule_look(own);
-    *done = openreg_sim_stream_passed(own, queued_of(own));
+    *done = openreg_sim_stream_has_passed(own, queued_of(own));
     return OPENREG_OK;
 }
 

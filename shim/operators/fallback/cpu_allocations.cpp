@@ -27,7 +27,8 @@ std::atomic<uint64_t> free_cells{~uint64_t{0}};
 void* take_cell() noexcept {
   uint64_t free = free_cells.load(std::memory_order_relaxed);
   while (free != 0) {
-    if (free_cells.compare_exchange_weak(free, free & (free - 1), std::memory_order_acquire, std::memory_order_relaxed)) {
+    if (free_cells.compare_exchange_weak(
+            free, free & (free - 1), std::memory_order_acquire, std::memory_order_relaxed)) {
       return cells[std::countr_zero(free)];
     }
   }

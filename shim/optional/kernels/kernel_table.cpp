@@ -406,7 +406,7 @@ NativeKernel* look_up(const c10::OperatorHandle& op, DeviceIndex device) {
   return found == kernels.end() ? nullptr : found->second.get();
 }
 
-bool run_in_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart) {
+bool run_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart) {
   const auto& in_parts = device_with_kernels(device).kernels->in_parts;
   const auto found = in_parts.find(op.operator_name());
   if (found == in_parts.end()) {
@@ -463,5 +463,5 @@ bool run(NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device
 
 void openreg_native_kernels(c10::openreg::NativeKernelFunctions* functions) {
   using namespace c10::openreg;
-  *functions = {&read, &look_up, &run_in_parts, &run};
+  *functions = {&read, &look_up, &run_parts, &run};
 }

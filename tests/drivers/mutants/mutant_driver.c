@@ -165,7 +165,7 @@ mutant_describe(const openreg_host *host, const openreg_option *options, uint32_
 {
     const openreg_status status = mutant_base->describe(host, options, n, topology, capacity, infos, peers, count);
     if (capacity > 0 && IS(describe_leaks_memory))
-        mutant_leaked = malloc(200);
+        mutant_leaked = malloc(2000);
     if (IS(describe_leaks_thread))
         start_thread();
     if (capacity == 0) {

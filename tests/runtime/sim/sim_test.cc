@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "gate.h"
 #include "runtime_test.h"
 #include "sanitizer.h"
 
@@ -502,6 +503,57 @@ TEST_F(SimTest, WorkersAreLazy) {
   EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
   instance_ = nullptr;
   EXPECT_EQ(workers_once_settled(before), before);
+}
+
+// A stream that only waits has no thread: who waits for it, or asks, ends its waits. What nobody asks for is kept in bounds.
+TEST_F(SimTest, StreamsThatOnlyWaitHaveNoWorker) {
+  const int before = workers_of_process();
+  open_default();
+  static std::atomic<bool> is_open;
+  const auto hold = [this](openreg_driver_stream on) {
+    is_open = false;
+    const auto until_open = [](void*) {
+      while (!is_open) std::this_thread::yield();
+    };
+    ASSERT_EQ(sim_->host_func(instance_, 0, on, until_open, nullptr), OPENREG_OK);
+  };
+  openreg_driver_stream busy = stream(0), idle = stream(1), behind = stream(0);
+  openreg_driver_event ended = event(0), passed = event(1);
+  hold(busy);
+  record(0, ended, busy);
+  EXPECT_EQ(sim_->stream_wait(instance_, 1, idle, ended), OPENREG_OK);
+  record(1, passed, idle);
+  EXPECT_EQ(sim_->stream_wait(instance_, 0, behind, passed), OPENREG_OK);
+  EXPECT_FALSE(done(1, idle));
+  EXPECT_FALSE(done(passed));
+  EXPECT_FALSE(done(0, behind));
+  is_open = true;
+  sync(0, busy);
+  EXPECT_TRUE(done(passed));
+  EXPECT_TRUE(done(0, behind));
+  EXPECT_TRUE(done(1, idle));
+  hold(busy);
+  record(0, ended, busy);
+  EXPECT_EQ(sim_->stream_wait(instance_, 1, idle, ended), OPENREG_OK);
+  {
+    const openreg_test::OnceThisThreadWaits opens([] { is_open = true; });
+    std::thread other([&] { sync(1, idle); });
+    EXPECT_EQ(sim_->device_sync(instance_, 1), OPENREG_OK);
+    EXPECT_TRUE(is_open);
+    other.join();
+  }
+  EXPECT_EQ(workers_of_process(), before + 1);  // that of `busy`
+  hold(busy);
+  for (int i = 0; i < 40; ++i) {
+    record(0, ended, busy);
+    EXPECT_EQ(sim_->stream_wait(instance_, 1, idle, ended), OPENREG_OK);
+  }
+  EXPECT_EQ(workers_of_process(), before + 2);
+  is_open = true;
+  sync(1, idle);
+  for (openreg_driver_event one : {ended, passed}) destroy(one);
+  for (openreg_driver_stream one : {busy, behind}) destroy(0, one);
+  destroy(1, idle);
 }
 
 // Host memory that is not pinned may be freed when the call returns: the copy is done then, in its place in the stream.
