@@ -486,6 +486,19 @@ openreg_races_block_given(const void *address, uint64_t size)
     openreg_lock_release(&lock);
 }
 
+/* The lock is held. Most blocks are freed on the line of the one before. */
+static uint32_t
+origin_of_free(const char place[PLACE])
+{
+    static char before[PLACE];
+    static uint32_t origin;
+    if (strcmp(before, place) != 0) {
+        openreg_text_copy(before, sizeof before, place);
+        origin = place[0] == '\0' ? 0 : openreg_race_origin(place, 0, false);
+    }
+    return origin;
+}
+
 void
 openreg_races_block_freed(const void *address)
 {
@@ -497,8 +510,7 @@ openreg_races_block_freed(const void *address)
         info.size = 0;
     openreg_lock_acquire(&lock);
     if (info.size != 0)
-        openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(info.size),
-                            place[0] == '\0' ? 0 : openreg_race_origin(place, 0, false));
+        openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(info.size), origin_of_free(place));
     openreg_recorded_blocks_take((uint64_t)(uintptr_t)address, pass_to_allocator);
     openreg_lock_release(&lock);
 }
