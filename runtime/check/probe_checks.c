@@ -8,6 +8,7 @@
 #include "fixtures.h"
 #include "slot_tour.h"
 
+#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define SIZE 4099 /* odd: a driver's copies in words have a head and a tail */
 
 static openreg_probe
@@ -59,8 +60,8 @@ typedef enum use {
     USES
 } use;
 
-static const char *const slots[USES] = {"mem_alloc", "mem_free",      "copy",        "copy",         "copy",
-                                        "fill",      "host_alloc",    "host_func",   "stream_create", "stream_wait",
+static const char *const slots[USES] = {"mem_alloc",    "mem_free",     "copy",       "copy",          "copy",
+                                        "fill",         "host_alloc",   "host_func",  "stream_create", "stream_wait",
                                         "event_create", "event_record", "event_sync", "stream_sync"};
 
 /* One call of a slot, which may fail. */
@@ -132,13 +133,13 @@ fails_at(check_context *c, use which, uint32_t nth)
     if (probe.fail_vendor_call == NULL)
         check_skip("the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
     scene s = set_scene(c);
-    check_succeeded("fail_vendor_call", probe.fail_vendor_call(c->instance, nth, &left));
+    CALL("fail_vendor_call", probe.fail_vendor_call(c->instance, nth, &left));
     const openreg_status status = use_slot(c, which, &s);
     openreg_status waited = OPENREG_OK;
     if (c->table.stream_sync != NULL)
         waited = MAY(c, stream_sync, c->instance, 0, s.stream);
     const openreg_status synced = MAY(c, device_sync, c->instance, 0);
-    check_succeeded("fail_vendor_call", probe.fail_vendor_call(c->instance, 0, &left));
+    CALL("fail_vendor_call", probe.fail_vendor_call(c->instance, 0, &left));
     const bool has_failed = left == 0;
     REQUIRE(!has_failed || status != OPENREG_OK || waited != OPENREG_OK || synced != OPENREG_OK,
             "call number %u of the vendor's library in %s() and the waits behind it failed, and each slot answered OK",
@@ -173,9 +174,9 @@ slots_leave_the_device(check_context *c)
         int32_t before = -2, after = -2;
         if (c->table.device_bind != NULL)
             MUST(c, device_bind, c->instance, 0);
-        check_succeeded("vendor_device", probe.vendor_device(c->instance, &before));
+        CALL("vendor_device", probe.vendor_device(c->instance, &before));
         name = check_use_alone(c, 1, which);
-        check_succeeded("vendor_device", probe.vendor_device(c->instance, &after));
+        CALL("vendor_device", probe.vendor_device(c->instance, &after));
         const bool binds = name != NULL && strcmp(name, "device_bind") == 0;
         REQUIRE(after == (binds ? 1 : before), "the vendor's current device was %d, and after %s of device 1 %d",
                 before, name == NULL ? "nothing" : name, after);
@@ -185,7 +186,8 @@ slots_leave_the_device(check_context *c)
 static const check_case cases[] = {
     {"probe.errors", "extension", CHECK_CLOSED,
      "A vendor's call that fails is told: by the slot that made it, or by the next query or sync of that stream.",
-     "Look at what each of the vendor's functions returns, in threads of the driver's own, too.", failed_calls_are_told},
+     "Look at what each of the vendor's functions returns, in threads of the driver's own, too.",
+     failed_calls_are_told},
     {"probe.device", "extension", CHECK_TWO_DEVICES,
      "A slot leaves the vendor's current device of the calling thread as it was; device_bind() alone sets it.",
      "Set the vendor's device at the start of a slot, and put it back at the end, where it fails, too.",

@@ -168,7 +168,8 @@ static openreg_status
 fill_words(void *ctx, void *handle, uint64_t offset, uint8_t value, uint64_t size)
 {
     const words_context *const at = ctx;
-    return result(at, TRIED(handles_fill(at->device, handle, offset, value * UINT32_C(0x01010101), size)), "handles_fill");
+    return result(at, TRIED(handles_fill(at->device, handle, offset, value * UINT32_C(0x01010101), size)),
+                  "handles_fill");
 }
 
 static openreg_words

@@ -580,8 +580,9 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
     if (IS(copy_leaks) || (IS(odd_first_calls) && ++copies < 18500)) /* what fills a vendor's tables, for a while */
         mutant_leaked = malloc(40);
     if (openreg_probe_fails(&mutant_to_fail))
-        return IS(vendor_error_dropped) ? OPENREG_OK
-                                        : openreg_fail(instance->host, OPENREG_E_INTERNAL, 7, "the vendor's copy failed");
+        return IS(vendor_error_dropped)
+                   ? OPENREG_OK
+                   : openreg_fail(instance->host, OPENREG_E_INTERNAL, 7, "the vendor's copy failed");
     if (IS(vendor_device_left))
         mutant_bound = stream_dev;
     spoil_copy(&call);

@@ -170,7 +170,7 @@ driver_copy(openreg_instance cl, int32_t stream_dev, openreg_driver_stream handl
     if (size == 0)
         return OPENREG_OK;
     (void)pthread_mutex_lock(&s->lock);
-    const cl_int error = clEnqueueSVMMemcpy(s->queue, CL_FALSE, dst, src, size, 0, NULL, &event);
+    const cl_int error = TRIED(clEnqueueSVMMemcpy(s->queue, CL_FALSE, dst, src, size, 0, NULL, &event));
     return opencl_end_queueing(cl, s, "clEnqueueSVMMemcpy", error, event);
 }
 
@@ -182,7 +182,7 @@ driver_fill(openreg_instance cl, int32_t dev, openreg_driver_stream handle, void
     if (size == 0)
         return OPENREG_OK;
     (void)pthread_mutex_lock(&s->lock);
-    const cl_int error = clEnqueueSVMMemFill(s->queue, dst, &value, 1, size, 0, NULL, &event);
+    const cl_int error = TRIED(clEnqueueSVMMemFill(s->queue, dst, &value, 1, size, 0, NULL, &event));
     return opencl_end_queueing(cl, s, "clEnqueueSVMMemFill", error, event);
 }
 
@@ -400,10 +400,24 @@ driver_device_info(openreg_instance cl, int32_t dev, openreg_device_info *inout)
     return OPENREG_OK;
 }
 
+uint32_t opencl_to_fail;
+
+static openreg_status
+fail_vendor_call(openreg_instance cl, uint32_t nth, uint32_t *left)
+{
+    (void)cl;
+    *left = __atomic_exchange_n(&opencl_to_fail, nth, __ATOMIC_RELAXED);
+    return OPENREG_OK;
+}
+
 static const void *
 driver_extension(openreg_instance cl, const char *name, uint32_t version)
 {
+    static const openreg_probe probe = {
+        .struct_size = sizeof probe, .version = OPENREG_PROBE_VERSION, .fail_vendor_call = fail_vendor_call};
     (void)cl;
+    if (strcmp(name, OPENREG_PROBE_NAME) == 0 && version <= OPENREG_PROBE_VERSION)
+        return &probe;
     return strcmp(name, OPENREG_KERNELS_NAME) == 0 && version <= OPENREG_KERNELS_VERSION ? opencl_kernels() : NULL;
 }
 

@@ -85,9 +85,9 @@ static cl_int
 queue(stream *s, host_call *call, cl_event *marker)
 {
     cl_event barrier;
-    cl_int error = clEnqueueMarkerWithWaitList(s->queue, 0, NULL, marker);
+    cl_int error = TRIED(clEnqueueMarkerWithWaitList(s->queue, 0, NULL, marker));
     if (error == CL_SUCCESS)
-        error = clEnqueueBarrierWithWaitList(s->queue, 1, &call->returned, &barrier);
+        error = TRIED(clEnqueueBarrierWithWaitList(s->queue, 1, &call->returned, &barrier));
     if (error == CL_SUCCESS)
         opencl_queued(s, barrier);
     return error;

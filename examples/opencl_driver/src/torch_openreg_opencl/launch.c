@@ -248,7 +248,7 @@ launch(job *j)
         error = clSetKernelArgSVMPointer(kernel, s + 1, j->slots[s] != NULL ? j->slots[s] : j->slots[0]);
     (void)pthread_mutex_lock(&j->stream->lock);
     if (error == CL_SUCCESS)
-        error = clEnqueueNDRangeKernel(j->stream->queue, kernel, 1, NULL, &global, &local, 0, NULL, &event);
+        error = TRIED(clEnqueueNDRangeKernel(j->stream->queue, kernel, 1, NULL, &global, &local, 0, NULL, &event));
     return opencl_end_queueing(j->cl, j->stream, "clEnqueueNDRangeKernel", error, event);
 }
 

@@ -7,6 +7,7 @@
 #include <CL/cl.h>
 #include <openreg/driver.h>
 #include <openreg/kernels.h>
+#include <openreg/probe.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -84,6 +85,10 @@ struct openreg_instance_s {
 };
 
 /* -------------------------------------------------------------------------------------------------------------- errors */
+
+/* Around a call of OpenCL whose code is looked at: where openreg-check makes one fail (probe.h), it isn't made. */
+#define TRIED(call) (openreg_probe_fails(&opencl_to_fail) ? CL_OUT_OF_RESOURCES : (call))
+extern uint32_t opencl_to_fail;
 
 /* Sets the error of a call of OpenCL, with its code, and returns its status. */
 openreg_status opencl_fail(openreg_instance cl, const char *function, cl_int error);

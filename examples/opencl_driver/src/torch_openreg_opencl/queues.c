@@ -46,7 +46,7 @@ static openreg_status
 event_state(openreg_instance cl, cl_event event, int32_t *done)
 {
     cl_int state = CL_COMPLETE;
-    const cl_int error = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+    const cl_int error = TRIED(clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL));
     if (error != CL_SUCCESS)
         return opencl_fail(cl, "clGetEventInfo", error);
     if (state < 0)
@@ -63,7 +63,7 @@ wait_for(openreg_instance cl, cl_event event)
     int32_t done = 0;
     if (event == NULL)
         return OPENREG_OK;
-    const cl_int error = clWaitForEvents(1, &event);
+    const cl_int error = TRIED(clWaitForEvents(1, &event));
     if (error != CL_SUCCESS && error != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
         status = opencl_fail(cl, "clWaitForEvents", error);
     else
@@ -277,7 +277,7 @@ opencl_event_record(openreg_instance cl, int32_t dev, openreg_driver_stream hand
     stream *const s = opencl_stream(cl, dev, handle);
     cl_event marker = NULL;
     (void)pthread_mutex_lock(&s->lock);
-    const cl_int error = clEnqueueMarkerWithWaitList(s->queue, 0, NULL, &marker);
+    const cl_int error = TRIED(clEnqueueMarkerWithWaitList(s->queue, 0, NULL, &marker));
     if (error == CL_SUCCESS) {
         (void)clRetainEvent(marker); /* the stream's and the event's */
         (void)pthread_mutex_lock(&event->lock);
@@ -333,7 +333,7 @@ opencl_stream_wait(openreg_instance cl, int32_t dev, openreg_driver_stream handl
     if (marker == NULL)
         return OPENREG_OK;
     (void)pthread_mutex_lock(&s->lock);
-    const cl_int error = clEnqueueBarrierWithWaitList(s->queue, 1, &marker, &barrier);
+    const cl_int error = TRIED(clEnqueueBarrierWithWaitList(s->queue, 1, &marker, &barrier));
     (void)clReleaseEvent(marker);
     return opencl_end_queueing(cl, s, "clEnqueueBarrierWithWaitList", error, barrier);
 }
