@@ -48,9 +48,10 @@ typedef struct check_group {
 extern const check_group check_table_group, check_lifecycle_group, check_process_group, check_error_group,
     check_memory_group, check_host_memory_group, check_copy_group, check_wide_group, check_fill_group,
     check_stream_group, check_event_group, check_host_func_group, check_info_group, check_thread_group,
-    check_leak_group, check_probe_group, check_extension_group, check_comm_group, check_comm_process_group, check_kernel_group,
-    check_runtime_group, check_fault_group, check_graph_group, check_kernel_shape_group, check_kernel_matrix_group,
-    check_layer_group, check_window_group, check_move_group, check_index_group, check_kernel_call_group;
+    check_leak_group, check_probe_group, check_extension_group, check_comm_group, check_comm_process_group,
+    check_kernel_group, check_runtime_group, check_fault_group, check_graph_group, check_kernel_shape_group,
+    check_kernel_matrix_group, check_layer_group, check_window_group, check_move_group, check_index_group,
+    check_kernel_call_group;
 
 /* All of them, in the order in which they run. NULL ends the list. */
 extern const check_group *const check_groups[];

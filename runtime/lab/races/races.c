@@ -493,7 +493,7 @@ origin_of_free(const char place[PLACE])
     static char before[PLACE];
     static uint32_t origin;
     if (strcmp(before, place) != 0) {
-        openreg_text_copy(before, sizeof before, place);
+        memcpy(before, place, strlen(place) + 1);
         origin = place[0] == '\0' ? 0 : openreg_race_origin(place, 0, false);
     }
     return origin;
