@@ -19,7 +19,7 @@ from torch_openreg import _registration, config
 from torch_openreg._build_info import OPENREG_VERSION
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates" / "driver"
-_EXTENSIONS = ("comm.h", "graph.h", "ipc.h", "kernels.h", "schedule.h", "vmm.h")
+_EXTENSIONS = ("comm.h", "graph.h", "ipc.h", "kernels.h", "probe.h", "schedule.h", "vmm.h")
 _UNLIKE_CUDA = ("handle_addresses.h", "software_streams.h", "word_copies.h")
 _HEADERS = ("driver.h", "export.h", "status.h", "dtype.h", *_EXTENSIONS, *_UNLIKE_CUDA)
 _TAKEN = ("cpu", "cuda", "gpu", "hip", "openreg", "rocm", "sim")

@@ -149,7 +149,7 @@ fails_at(check_context *c, use which, uint32_t nth)
 }
 
 static void
-failed_calls_are_told(check_context *c)
+failed_calls_are_reported(check_context *c)
 {
     enum { MOST = 40 }; /* calls in a slot */
     const char *missing;
@@ -185,9 +185,9 @@ slots_leave_the_device(check_context *c)
 
 static const check_case cases[] = {
     {"probe.errors", "extension", CHECK_CLOSED,
-     "A vendor's call that fails is told: by the slot that made it, or by the next query or sync of that stream.",
+     "A vendor's call that fails is reported by the slot that made it, or by the next query or sync of that stream.",
      "Look at what each of the vendor's functions returns, in threads of the driver's own, too.",
-     failed_calls_are_told},
+     failed_calls_are_reported},
     {"probe.device", "extension", CHECK_TWO_DEVICES,
      "A slot leaves the vendor's current device of the calling thread as it was; device_bind() alone sets it.",
      "Set the vendor's device at the start of a slot, and put it back at the end, where it fails, too.",
