@@ -144,8 +144,8 @@ struct openreg_driver_stream_s {
     unsigned waiters;                /* threads waiting on `progress` */
     bool has_worker, worker_idle, stopping;
     bool inline_busy; /* a calling thread runs the oldest task itself; the worker waits */
-    /* The queue holds waits alone, which nobody has told the worker of: who waits for the stream runs them, so that the end
-     * of what they wait for wakes one thread and not two. Written under `lock`. */
+    /* The queue holds only waits, and the worker wasn't woken: a thread that waits for the stream runs them, so that the end
+     * of the work they wait for wakes one thread and not two. Written under `lock`. */
     atomic_bool is_parked;
     pthread_t worker;
 
@@ -212,8 +212,8 @@ openreg_status openreg_sim_stream_submit(openreg_driver_stream stream, const ope
  * passes. */
 openreg_status openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position);
 bool openreg_sim_stream_passed(openreg_driver_stream stream, uint64_t position);
-/* The same, of what a stream has that waits only for work which has ended. */
-bool openreg_sim_stream_has_passed(openreg_driver_stream stream, uint64_t position);
+/* The same, for queries: first it ends the stream's parked waits whose work is complete. */
+bool openreg_sim_stream_settled(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_device_await(openreg_sim_device *device);
 /* For sim_schedule.c: appends a task (E_NOMEM), removes the first, and runs a copy or a fill. */

@@ -113,7 +113,7 @@ openreg_sim_event_query(openreg_instance instance, int32_t dev, openreg_driver_e
         openreg_sim_stream_release(timeline);
     }
     (void)pthread_mutex_lock(&event->lock);
-    *done = event->timeline == NULL || openreg_sim_stream_has_passed(event->timeline, event->position);
+    *done = event->timeline == NULL || openreg_sim_stream_settled(event->timeline, event->position);
     (void)pthread_mutex_unlock(&event->lock);
     return OPENREG_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_stream.c: streams of the simulated devices: each has a queue, and a thread that runs it in order and starts with the
- * first task. */
+ * first task that isn't a wait. */
 #define _GNU_SOURCE
 #include "sim_schedule.h"
 
@@ -265,13 +265,12 @@ complete(openreg_driver_stream stream)
         (void)pthread_cond_broadcast(&stream->progress);
 }
 
-/* Runs the first task, without the lock, which is held before and after. */
+/* Runs a task without the stream's lock, which is held before and after, and completes it. */
 static void
-run_first(openreg_driver_stream stream)
+run_unlocked(openreg_driver_stream stream, const openreg_sim_task *task)
 {
-    const openreg_sim_task task = openreg_sim_stream_pop(stream);
     (void)pthread_mutex_unlock(&stream->lock);
-    openreg_sim_stream_run(&task);
+    openreg_sim_stream_run(task);
     (void)pthread_mutex_lock(&stream->lock);
     complete(stream);
 }
@@ -290,7 +289,8 @@ worker_main(void *argument)
         if (stream->task_count == 0)
             break;
         atomic_store_explicit(&stream->is_parked, false, memory_order_relaxed);
-        run_first(stream);
+        const openreg_sim_task task = openreg_sim_stream_pop(stream);
+        run_unlocked(stream, &task);
     }
     (void)pthread_mutex_unlock(&stream->lock);
     return NULL;
@@ -393,15 +393,23 @@ openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record
 
 /* ---------------------------------------------------------------------------------------------------------- waiting */
 
-/* Runs the first task in this thread, while the worker waits. The stream's lock is held before and after. */
+/* The same in a thread that isn't the worker, which waits. */
 static void
-run_inline(openreg_driver_stream stream)
+run_inline(openreg_driver_stream stream, const openreg_sim_task *task)
 {
     stream->inline_busy = true;
-    run_first(stream);
+    run_unlocked(stream, task);
     stream->inline_busy = false;
     if (stream->task_count > 0 && !atomic_load_explicit(&stream->is_parked, memory_order_relaxed))
         (void)pthread_cond_signal(&stream->work);
+}
+
+/* Runs the first of the parked waits. The stream's lock is held before and after. */
+static void
+run_parked(openreg_driver_stream stream)
+{
+    const openreg_sim_task task = openreg_sim_stream_pop(stream);
+    run_inline(stream, &task);
 }
 
 void
@@ -417,7 +425,7 @@ openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position)
     stream->waiters++;
     while (!openreg_sim_stream_passed(stream, position)) {
         if (atomic_load_explicit(&stream->is_parked, memory_order_relaxed) && !stream->inline_busy)
-            run_inline(stream);
+            run_parked(stream);
         else
             (void)pthread_cond_wait(&stream->progress, &stream->lock);
     }
@@ -438,20 +446,20 @@ end_parked_wait(openreg_driver_stream stream)
     const uint64_t before = atomic_load_explicit(&stream->completed, memory_order_relaxed);
     openreg_sim_stream_reference(task.awaited);
     (void)pthread_mutex_unlock(&stream->lock); /* no lock of a stream is taken under another's */
-    const bool has_passed = openreg_sim_stream_has_passed(task.awaited, task.amount);
+    const bool has_passed = openreg_sim_stream_settled(task.awaited, task.amount);
     openreg_sim_stream_release(task.awaited);
     if (!has_passed)
         return false;
     (void)pthread_mutex_lock(&stream->lock);
     if (atomic_load_explicit(&stream->is_parked, memory_order_relaxed) && !stream->inline_busy &&
         atomic_load_explicit(&stream->completed, memory_order_relaxed) == before)
-        run_inline(stream);
+        run_parked(stream);
     (void)pthread_mutex_unlock(&stream->lock);
     return true;
 }
 
 bool
-openreg_sim_stream_has_passed(openreg_driver_stream stream, uint64_t position)
+openreg_sim_stream_settled(openreg_driver_stream stream, uint64_t position)
 {
     while (!openreg_sim_stream_passed(stream, position))
         if (!atomic_load_explicit(&stream->is_parked, memory_order_relaxed) || !end_parked_wait(stream))
@@ -488,7 +496,7 @@ openreg_sim_stream_query(openreg_instance instance, int32_t dev, openreg_driver_
     openreg_driver_stream own = openreg_sim_stream_of(instance, dev, stream);
     if (is_scheduled(own))
         openreg_sim_schedule_look(own);
-    *done = openreg_sim_stream_has_passed(own, queued_of(own));
+    *done = openreg_sim_stream_settled(own, queued_of(own));
     return OPENREG_OK;
 }
 
@@ -529,17 +537,8 @@ submit_and_await(openreg_driver_stream stream, const openreg_sim_task *task)
             openreg_sim_stream_await(stream, position);
         return status;
     }
-    stream->inline_busy = true;
     (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
-    (void)pthread_mutex_unlock(&stream->lock);
-    openreg_sim_stream_run(task);
-    (void)pthread_mutex_lock(&stream->lock);
-    stream->inline_busy = false;
-    (void)atomic_fetch_add_explicit(&stream->completed, 1, memory_order_release);
-    if (stream->waiters > 0)
-        (void)pthread_cond_broadcast(&stream->progress);
-    if (stream->task_count > 0)
-        (void)pthread_cond_signal(&stream->work);
+    run_inline(stream, task);
     (void)pthread_mutex_unlock(&stream->lock);
     return OPENREG_OK;
 }

@@ -25,9 +25,9 @@ TORCH_OPENREG_API bool look_for_kernels(DeviceIndex device);
 struct NativeKernel;
 TORCH_OPENREG_API NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
 
-// Has an operator on lists ("aten::_foreach_add_.List") taken apart into operators on tensors where the driver of `device`,
-// which has kernels, has none for it but one for those ("aten::add_.Tensor"). False, and nothing has happened, if it hasn't, if
-// that one has refused a part of such a list with the first tensor's type before, or if `take_apart` returns false.
+// Runs an operator on lists ("aten::_foreach_add_.List") as operators on tensors, by `take_apart`, if the driver of `device`,
+// which has kernels, has none for it but one for those ("aten::add_.Tensor"). False, and nothing was run: there is no such
+// kernel, it has refused a part of an earlier list of the same type, or `take_apart` returned false.
 using TakeApart = bool (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 bool run_in_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart);
 

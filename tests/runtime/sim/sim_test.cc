@@ -551,8 +551,16 @@ TEST_F(SimTest, StreamsThatOnlyWaitHaveNoWorker) {
   EXPECT_EQ(workers_of_process(), before + 2);
   is_open = true;
   sync(1, idle);
+  hold(busy);
+  record(0, ended, busy);
+  EXPECT_EQ(sim_->stream_wait(instance_, 0, behind, ended), OPENREG_OK);
+  {
+    const openreg_test::OnceThisThreadWaits opens([] { is_open = true; });
+    destroy(0, behind);  // ends its queue, as with a worker
+    EXPECT_TRUE(is_open);
+  }
   for (openreg_driver_event one : {ended, passed}) destroy(one);
-  for (openreg_driver_stream one : {busy, behind}) destroy(0, one);
+  destroy(0, busy);
   destroy(1, idle);
 }
 
