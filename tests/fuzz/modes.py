@@ -83,9 +83,15 @@ def run_chain(seed: int, say: Callable[[str], object]) -> str:
     dtype = rng.choice([torch.float32, torch.float32, torch.float64])
     layouts = [laid_out(rng) for _ in shapes]
     shift = rng.uniform(0, 3)
-    # y[0] = 0.5 is a copy on every device but the CPU; functionalize() makes it a value, which has no derivative in this mode,
-    # on the CPU neither where a tensor is assigned.
-    if family == "in place" and mode == "inference" and "functionalize" in chain and {"grad", "vjp"} & set(chain):
+    # y[0] = 0.5 is fill_() on the CPU and CUDA only, where PyTorch makes the number's tensor on the host; elsewhere it is copy_(),
+    # whose functional form, that functionalize() makes of it, has no derivative in PyTorch (nor on the CPU, for x[0] = 0.5 of one
+    # dimension).
+    derived = [*chain, "grad"] if mode == "backward" else chain
+    if (
+        family == "in place"
+        and "functionalize" in derived
+        and {"grad", "vjp", "jvp"} & set(derived[derived.index("functionalize") :])
+    ):
         return ""
     words = f'"{family}" under {chain or "no transform"} in mode "{mode}", {dtype}'
     # What the table says of one mode holds where the chain has it. Gradients of fused cells have no formula forwards.
@@ -97,8 +103,9 @@ def run_chain(seed: int, say: Callable[[str], object]) -> str:
     # Only oneDNN's types run an LSTM whole; the others are cells, and fake ones without biases are missing, as on CUDA.
     if family == "lstm" and mode == "fake tensors" and dtype == torch.float64:
         return ""
-    # torch.jit.trace records what its own thread calls; autograd calls a device's backward in another, as on CUDA.
-    if mode == "trace" and {"grad", "vjp"} & set(chain):
+    # torch.jit.trace records what its own thread calls; autograd calls a device's backward in another, as on CUDA. Tensors of
+    # functionalize() it confuses by their addresses, on the CPU too: an internal assertion in some runs.
+    if mode == "trace" and {"grad", "vjp", "functionalize"} & set(chain):
         return ""
 
     def answer(device: str) -> list[Any]:
@@ -130,6 +137,10 @@ def run_chain(seed: int, say: Callable[[str], object]) -> str:
         for a, b in zip(got, expected, strict=True):
             if isinstance(b, torch.Tensor):
                 assert a.device == torch.device(DEVICE), f"a result on {a.device}"
+                if (
+                    mode == "autocast" and b.is_floating_point() and b.numel()
+                ):  # sums are rounded as their largest terms are
+                    close["atol"] = max(1e-1, 1e-2 * b.detach().nan_to_num().abs().max().item())
                 assert_close(a.cpu(), b, **close, equal_nan=True)
             else:
                 assert a == ("openreg" if b == "cpu" else b), f"{a!r}, not {b!r}"
@@ -204,7 +215,10 @@ def work(seed: int, seconds: float, end: int, state: Path) -> int:
             state.write_text(f"{now} {device}", encoding="utf-8")
 
         for kind in (run_chain, run_list, run_list):
-            text = kind(seed + count, say)
+            # What PyTorch refuses within jvp() of fake tensors leaves keys excluded in this thread, on the CPU too: later
+            # programs would have other values.
+            with torch._C._PreserveDispatchKeyGuard():
+                text = kind(seed + count, say)
             if text:
                 faulthandler.cancel_dump_traceback_later()
                 print(f"seed {seed + count}: {text}", flush=True)
