@@ -69,11 +69,15 @@ bool has_results_of_unknown_size(const std::string& name) {
 
 } // namespace
 
-void note_race_use(uint32_t origin, const at::Tensor& tensor, bool writes) {
+void note_race_use(RaceUses& uses, const at::Tensor& tensor, bool writes) {
   if (tensor.defined() && tensor.is_privateuseone()) {
     throw_pending_race();
     const DeviceIndex device = tensor.device().index();
-    note_use_on(origin, tensor, writes, device, current_stream_of(device));
+    if (device != uses.device) {
+      uses.stream = current_stream_of(device);
+      uses.device = device;
+    }
+    note_use_on(uses.origin, tensor, writes, device, uses.stream);
   }
 }
 

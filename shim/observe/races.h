@@ -43,9 +43,16 @@ inline bool follows_races() noexcept {
   return races_are_found() && openreg_races_is_muted() == 0;
 }
 
+// What the uses of one call have in common: where they come from, and the current stream of the device that was last used.
+struct RaceUses {
+  uint32_t origin = 0;
+  DeviceIndex device = -1;
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+};
+
 // The current stream of the tensor's device uses it. Tensors of other devices and layouts are left out. Throws the
 // exception of a race (set_error_translator()).
-TORCH_OPENREG_API void note_race_use(uint32_t origin, const at::Tensor& tensor, bool writes);
+TORCH_OPENREG_API void note_race_use(RaceUses& uses, const at::Tensor& tensor, bool writes);
 
 // A copy as a GPU would do it: on the stream of the source's device where both have one, else of the only one; the host
 // waits for those from and to itself that aren't `asynchronous`.

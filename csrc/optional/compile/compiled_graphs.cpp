@@ -115,7 +115,8 @@ PyObject* _compiledEmptyStrided(PyObject* /*self*/, PyObject* const* arguments, 
   }
   at::Tensor tensor = new_tensor(sizes, strides, type, device);
   if (c10::openreg::follows_races()) { // by the kernel that it is made for, next on this stream
-    c10::openreg::note_race_use(openreg_races_origin("compiled kernel"), tensor, /*writes=*/true);
+    c10::openreg::RaceUses uses{.origin = openreg_races_origin("compiled kernel")};
+    c10::openreg::note_race_use(uses, tensor, /*writes=*/true);
   }
   return THPVariable_Wrap(std::move(tensor));
   END_HANDLE_TH_ERRORS
@@ -299,7 +300,8 @@ void* host_address(PyObject* object) {
   void* address = tensor.data_ptr();
   if (address != nullptr && tensor.is_privateuseone()) {
     if (c10::openreg::follows_races()) { // whether the kernel writes it is not known here; it uses it
-      c10::openreg::note_race_use(openreg_races_origin("compiled kernel"), tensor, /*writes=*/false);
+      c10::openreg::RaceUses uses{.origin = openreg_races_origin("compiled kernel")};
+      c10::openreg::note_race_use(uses, tensor, /*writes=*/false);
     }
     void* host = nullptr;
     if (openreg_host_alias(address, &host) != OPENREG_OK) {

@@ -31,6 +31,12 @@ static _Atomic uint32_t published; /* both */
 static atomic_int allowed;
 static _Thread_local int muted;
 
+/* Sizes of blocks that were given lately, by address: most blocks live shortly. Guarded by the lock. */
+static struct {
+    const void *address; /* NULL: none */
+    uint64_t size;
+} lately[64];
+
 uint32_t
 openreg_lab_races_flags(void)
 {
@@ -47,6 +53,7 @@ forget_all(void)
     openreg_clock_reset();
     openreg_recorded_blocks_reset();
     openreg_marks_reset();
+    memset(lately, 0, sizeof lately); /* blocks may be freed while nobody looks */
 }
 
 /* The line of a stream. If there are too many, all of them are reset. The lock is held. */
@@ -478,10 +485,19 @@ whole_blocks(uint64_t size)
     return (size + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT;
 }
 
+static size_t
+lately_of(const void *address)
+{
+    return (uintptr_t)address / BLOCK_UNIT % (sizeof lately / sizeof lately[0]);
+}
+
 void
 openreg_races_block_given(const void *address, uint64_t size)
 {
+    const size_t slot = lately_of(address);
     openreg_lock_acquire(&lock);
+    lately[slot].address = address;
+    lately[slot].size = size;
     openreg_shadow_give((uint64_t)(uintptr_t)address, whole_blocks(size));
     openreg_lock_release(&lock);
 }
@@ -502,15 +518,22 @@ origin_of_free(const char place[PLACE])
 void
 openreg_races_block_freed(const void *address)
 {
+    const size_t slot = lately_of(address);
     char place[PLACE];
-    openreg_pointer_info info = {.struct_size = sizeof info};
     /* Not here(), which may take the GIL: a deleter must not wait for it. */
     openreg_observers_place(place, sizeof place);
-    if (openreg_pointer_get_info(address, &info) != OPENREG_OK || !info.live || info.base != address)
-        info.size = 0;
     openreg_lock_acquire(&lock);
-    if (info.size != 0)
-        openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(info.size), origin_of_free(place));
+    uint64_t size = lately[slot].address == address ? lately[slot].size : 0;
+    lately[slot].address = NULL;
+    if (size == 0) { /* asked without the lock, which is a leaf */
+        openreg_pointer_info info = {.struct_size = sizeof info};
+        openreg_lock_release(&lock);
+        if (openreg_pointer_get_info(address, &info) == OPENREG_OK && info.live && info.base == address)
+            size = info.size;
+        openreg_lock_acquire(&lock);
+    }
+    if (size != 0)
+        openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(size), origin_of_free(place));
     openreg_recorded_blocks_take((uint64_t)(uintptr_t)address, pass_to_allocator);
     openreg_lock_release(&lock);
 }

@@ -25,8 +25,8 @@ typedef struct cell {
 } cell;
 
 static openreg_tree cells;
-static cell *unused; /* linked by node.parent */
-static cell *latest; /* found last, as uses come in runs. NULL or in the tree */
+static cell *unused;    /* linked by node.parent */
+static cell *latest[8]; /* used last, by address, as uses come again. NULL or in the tree */
 
 static cell *
 cell_of(openreg_tree_node *node)
@@ -56,8 +56,9 @@ drop(cell *old)
 {
     openreg_tree_remove(&cells, &old->node);
     free(old->more);
-    if (latest == old)
-        latest = NULL;
+    for (size_t i = 0; i < sizeof latest / sizeof latest[0]; ++i)
+        if (latest[i] == old)
+            latest[i] = NULL;
     old->node.parent = unused == NULL ? NULL : &unused->node;
     unused = old;
 }
@@ -83,12 +84,19 @@ next_of(const cell *of)
     return cell_of(openreg_tree_beside(&of->node, 1));
 }
 
+static cell **
+latest_at(uint64_t address)
+{
+    return &latest[address / 512 % (sizeof latest / sizeof latest[0])];
+}
+
 /* The first cell that ends behind `address`. */
 static cell *
 first_at(uint64_t address)
 {
-    if (latest != NULL && latest->node.key <= address && address < latest->end)
-        return latest;
+    cell *const near = *latest_at(address);
+    if (near != NULL && near->node.key <= address && address < near->end)
+        return near;
     cell *const found = cell_of(openreg_tree_at_most(&cells, address));
     if (found == NULL)
         return cell_of(openreg_tree_at_least(&cells, address));
@@ -282,7 +290,7 @@ openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict)
     }
     cell *const whole = first_at(use->address);
     if (whole != NULL && whole->node.key <= use->address && whole->end >= end && is_repeated(whole, use)) {
-        latest = whole;
+        *latest_at(use->address) = whole;
         return;
     }
     cell *first = NULL; /* of a write, which merges all cells */
@@ -300,7 +308,7 @@ openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict)
         update(piece, use);
         first = piece;
     }
-    latest = first;
+    *latest_at(use->address) = first;
 }
 
 void

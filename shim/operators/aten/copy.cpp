@@ -333,7 +333,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   static const std::string kName = "aten::_local_scalar_dense";
   const bool follows = follows_races();
   if (follows) {
-    note_race_use(openreg_races_origin(kName.c_str()), self, /*writes=*/false);
+    RaceUses uses{.origin = openreg_races_origin(kName.c_str())};
+    note_race_use(uses, self, /*writes=*/false);
     note_race_wait(self.device().index());
   }
   const RaceMute mute(follows);

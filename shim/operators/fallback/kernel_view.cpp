@@ -93,7 +93,7 @@ KernelView::KernelView(const std::string& name, DeviceIndex device, size_t tenso
 
 void KernelView::begin_races() {
   notes_uses_ = uses_data(name_);
-  race_origin_ = openreg_races_origin(name_.c_str());
+  race_uses_.origin = openreg_races_origin(name_.c_str());
   openreg_races_mute(1); // last: without it the destructor doesn't run
 }
 
@@ -103,7 +103,7 @@ void KernelView::note_race_use_of(const at::Tensor& tensor, bool writes) {
   }
   has_masks_ |= tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
   // Which of its inputs a compiled graph writes is not known; used they are.
-  note_race_use(race_origin_, tensor, writes && name_ != "openreg::compiled_graph_");
+  note_race_use(race_uses_, tensor, writes && name_ != "openreg::compiled_graph_");
 }
 
 // Tensors whose memory the kernel has replaced by more.

@@ -161,7 +161,7 @@ class KernelView {
   const bool follows_races_ = follows_races();
   bool notes_uses_ = false; // of data, for the race detector
   bool has_masks_ = false;  // known while it is noted
-  uint32_t race_origin_ = 0;
+  RaceUses race_uses_;
   std::optional<AllocateOnDevice> allocations_;
   c10::SmallVector<StorageEntry, 6> storages_;
   std::vector<StagedStorage> staged_;

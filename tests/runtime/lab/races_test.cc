@@ -386,6 +386,30 @@ TEST_F(RacesTest, ReuseNamesWhereTheBlockWasFreed) {
   openreg_set_places(nullptr);
 }
 
+// A block that was freed while nobody looked says nothing of the one in its place.
+TEST_F(RacesTest, BlocksThatWereFreedWhileNobodyLooked) {
+  const size_t half = 4u << 20;  // of a size whose free blocks join
+  const openreg_stream other = from_pool(0);
+  openreg_places places{};
+  places.place = [](char* out, size_t size) { return snprintf(out, size, "train.py:17 in step") > 0 ? 1 : 0; };
+  openreg_set_places(&places);
+  char* const part = allocate(half);
+  ASSERT_EQ(openreg_races_set(0, nullptr), OPENREG_OK);
+  release(part);
+  char* const whole = allocate(2 * half);
+  ASSERT_EQ(whole, part);
+  turn_on();
+  write(other, whole + half, half, "user");
+  release(whole);
+  char* const again = allocate(2 * half);
+  ASSERT_EQ(again, whole);
+  write(0, again + half, half, "new owner");
+  ASSERT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
+  EXPECT_EQ(reports()[0].freed, "train.py:17 in step");
+  release(again);
+  openreg_set_places(nullptr);
+}
+
 // Likewise for a stream of another device, its default one too: the block's reuse has to wait for it.
 TEST_F(RacesTest, ReuseAcrossDevices) {
   for (const openreg_stream other : {openreg_stream{0}, from_pool(1)}) {
