@@ -85,9 +85,10 @@ def _words_of_plugin(name: str, given: str) -> list[str]:
     Args:
         name: The driver's name.
         given: The words of the command line, each in a line: options that it has go before those of the package.
+
+    Raises:
+        RuntimeError: Neither torch-openreg nor a package has such a driver.
     """
-    if not torch_openreg.openreg.is_known_driver(name):
-        return [name]
     record = torch_openreg.openreg.driver_info(name)
     if not record["is_plugin"] or not record["path"]:
         return [name]
@@ -102,7 +103,12 @@ def _check(words: list[str]) -> int:
     The program knows paths and the drivers of this package; names of plugins are replaced by their libraries here.
     """
     given = "\n".join(words)
-    words = [each for i, w in enumerate(words) for each in (_words_of_plugin(w, given) if _is_name(words, i) else [w])]
+    try:
+        of_words = [_words_of_plugin(word, given) if _is_name(words, i) else [word] for i, word in enumerate(words)]
+    except RuntimeError as error:
+        print(f"python -m torch_openreg check: {error}", file=sys.stderr)
+        return 2
+    words = [each for of_word in of_words for each in of_word]
     from torch_openreg_lab.check import level3
 
     return level3.main(words)

@@ -2,8 +2,8 @@
 // Operators that drivers run themselves (openreg/kernels.h): which, and how PyTorch's calls get to them.
 //
 // A driver's table is read when an operator first runs on one of its devices. Operators come here through the fallback
-// and the typed kernels, which ask route() (fallback/route.h): a load and a branch where the driver has none. What reads the tables and calls the kernels is the part `kernels` (shim/optional/kernels), loaded for the first
-// driver that has some.
+// and the typed kernels, which ask route() (fallback/route.h): a load and a branch where the driver has none. What reads the
+// tables and calls the kernels is the part `kernels` (shim/optional/kernels), loaded for the first driver that has some.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
