@@ -78,6 +78,7 @@ def test_conforms(library: Path, tmp_path: Path) -> None:
     skipped = {check["name"] for check in checks if check["outcome"] == "skipped"}
     assert skipped <= {
         *("lifecycle.count_unopened", "lifecycle.count_fork", "lifecycle.describe", "lifecycle.describe_capacity"),
+        *("lifecycle.describe_repeated", "probe.device"),
         *("process.fork_child", "info.active", "info.active_asks", "info.bind"),
         *("memory.alias_distance", "memory.alias_contents", "memory.fence"),
         *("wide.sizes", "wide.on_device"),  # they take more time
