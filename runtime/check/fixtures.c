@@ -156,22 +156,32 @@ check_within(check_context *c, int32_t dev, uint64_t bytes)
     return most != 0 && most < bytes ? most : bytes;
 }
 
+/* The beginning of every extension's table. */
+typedef struct extension_head {
+    uint32_t struct_size, version;
+} extension_head;
+
 const void *
-check_extension(check_context *c, const char *name, uint32_t version, uint32_t size)
+check_extension_table(check_context *c, const char *name, uint32_t version, uint32_t size)
 {
-    struct {
-        uint32_t struct_size, version;
-    } head; /* of every extension's table */
-    const char *const table = c->table.extension(c->instance, name, version);
+    extension_head head;
+    const void *const table = c->table.extension(c->instance, name, version);
     if (table == NULL)
         check_skip("the driver has no extension %s", name);
     memcpy(&head, table, sizeof head);
     REQUIRE(head.struct_size >= size && head.version >= version, "the table of %s says version %u and %u bytes", name,
             (unsigned)head.version, (unsigned)head.struct_size);
-    const size_t count = (size - sizeof head) / sizeof(void *);
+    return table;
+}
+
+const void *
+check_extension(check_context *c, const char *name, uint32_t version, uint32_t size)
+{
+    const char *const table = check_extension_table(c, name, version, size);
+    const size_t count = (size - sizeof(extension_head)) / sizeof(void *);
     for (size_t i = 0; i < count; ++i) {
         void (*function)(void);
-        memcpy(&function, table + sizeof head + i * sizeof function, sizeof function);
+        memcpy(&function, table + sizeof(extension_head) + i * sizeof function, sizeof function);
         REQUIRE(function != NULL, "the table of %s lacks the function %zu of %zu", name, i + 1, count);
     }
     return table;

@@ -43,8 +43,9 @@ uint64_t check_host_available(void);
 /* All zero without device_info(). */
 openreg_device_info check_info(check_context *c, int32_t dev);
 uint64_t check_caps(check_context *c, int32_t dev);
-/* The table of an extension of which every function is required, `size` bytes in its first version. Without the extension
- * it is a skip. */
+/* An extension's table, `size` bytes in its first version. Without the extension it is a skip. */
+const void *check_extension_table(check_context *c, const char *name, uint32_t version, uint32_t size);
+/* The same, of an extension of which every function is required. */
 const void *check_extension(check_context *c, const char *name, uint32_t version, uint32_t size);
 
 /* ----------------------------------------------------------------------------------------------------------- streams */

@@ -11,20 +11,10 @@
 #define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define SIZE 4099 /* odd: a driver's copies in words have a head and a tail */
 
-static openreg_probe
+static const openreg_probe *
 find_probe(check_context *c)
 {
-    openreg_probe probe;
-    if (c->table.extension == NULL)
-        check_skip("the driver has no extension %s", OPENREG_PROBE_NAME);
-    const openreg_probe *const found = c->table.extension(c->instance, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION);
-    if (found == NULL)
-        check_skip("the driver has no extension %s", OPENREG_PROBE_NAME);
-    REQUIRE(found->struct_size >= sizeof probe && found->version >= OPENREG_PROBE_VERSION,
-            "the table of %s says version %u and %u bytes", OPENREG_PROBE_NAME, (unsigned)found->version,
-            (unsigned)found->struct_size);
-    memcpy(&probe, found, sizeof probe);
-    return probe;
+    return check_extension_table(c, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION, OPENREG_PROBE_SIZE_1);
 }
 
 /* ---------------------------------------------------------------------------------------------- a vendor's call fails */
@@ -129,17 +119,17 @@ fails_at(check_context *c, use which, uint32_t nth)
 {
     uint32_t left = 0;
     check_open(c);
-    const openreg_probe probe = find_probe(c);
-    if (probe.fail_vendor_call == NULL)
+    const openreg_probe *const probe = find_probe(c);
+    if (probe->fail_vendor_call == NULL)
         check_skip("the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
     scene s = set_scene(c);
-    CALL("fail_vendor_call", probe.fail_vendor_call(c->instance, nth, &left));
+    CALL("fail_vendor_call", probe->fail_vendor_call(c->instance, nth, &left));
     const openreg_status status = use_slot(c, which, &s);
     openreg_status waited = OPENREG_OK;
     if (c->table.stream_sync != NULL)
         waited = MAY(c, stream_sync, c->instance, 0, s.stream);
     const openreg_status synced = MAY(c, device_sync, c->instance, 0);
-    CALL("fail_vendor_call", probe.fail_vendor_call(c->instance, 0, &left));
+    CALL("fail_vendor_call", probe->fail_vendor_call(c->instance, 0, &left));
     const bool has_failed = left == 0;
     REQUIRE(!has_failed || status != OPENREG_OK || waited != OPENREG_OK || synced != OPENREG_OK,
             "call number %u of the vendor's library in %s() and the waits behind it failed, and each slot answered OK",
@@ -166,17 +156,17 @@ failed_calls_are_reported(check_context *c)
 static void
 slots_leave_the_device(check_context *c)
 {
-    const openreg_probe probe = find_probe(c);
-    if (probe.vendor_device == NULL)
+    const openreg_probe *const probe = find_probe(c);
+    if (probe->vendor_device == NULL)
         check_skip("the extension %s has no vendor_device()", OPENREG_PROBE_NAME);
     const char *name = "";
     for (int which = 0; name != NULL; ++which) {
         int32_t before = -2, after = -2;
         if (c->table.device_bind != NULL)
             MUST(c, device_bind, c->instance, 0);
-        CALL("vendor_device", probe.vendor_device(c->instance, &before));
+        CALL("vendor_device", probe->vendor_device(c->instance, &before));
         name = check_use_alone(c, 1, which);
-        CALL("vendor_device", probe.vendor_device(c->instance, &after));
+        CALL("vendor_device", probe->vendor_device(c->instance, &after));
         const bool binds = name != NULL && strcmp(name, "device_bind") == 0;
         REQUIRE(after == (binds ? 1 : before), "the vendor's current device was %d, and after %s of device 1 %d",
                 before, name == NULL ? "nothing" : name, after);

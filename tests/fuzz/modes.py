@@ -103,9 +103,8 @@ def run_chain(seed: int, say: Callable[[str], object]) -> str:
     # Only oneDNN's types run an LSTM whole; the others are cells, and fake ones without biases are missing, as on CUDA.
     if family == "lstm" and mode == "fake tensors" and dtype == torch.float64:
         return ""
-    # torch.jit.trace records what its own thread calls; autograd calls a device's backward in another, as on CUDA. Tensors of
-    # functionalize() it confuses by their addresses, on the CPU too: an internal assertion in some runs.
-    if mode == "trace" and {"grad", "vjp", "functionalize"} & set(chain):
+    # torch.jit.trace records what its own thread calls; autograd calls a device's backward in another, as on CUDA.
+    if mode == "trace" and {"grad", "vjp"} & set(chain):
         return ""
 
     def answer(device: str) -> list[Any]:
@@ -137,14 +136,18 @@ def run_chain(seed: int, say: Callable[[str], object]) -> str:
         for a, b in zip(got, expected, strict=True):
             if isinstance(b, torch.Tensor):
                 assert a.device == torch.device(DEVICE), f"a result on {a.device}"
-                if (
-                    mode == "autocast" and b.is_floating_point() and b.numel()
-                ):  # sums are rounded as their largest terms are
-                    close["atol"] = max(1e-1, 1e-2 * b.detach().nan_to_num().abs().max().item())
-                assert_close(a.cpu(), b, **close, equal_nan=True)
+                within = dict(close)
+                # Sums are rounded as their largest terms are.
+                if mode == "autocast" and b.is_floating_point() and b.numel():
+                    within["atol"] = max(1e-1, 1e-2 * b.detach().nan_to_num().abs().max().item())
+                assert_close(a.cpu(), b, **within, equal_nan=True)
             else:
                 assert a == ("openreg" if b == "cpu" else b), f"{a!r}, not {b!r}"
     except Exception as error:  # whatever it is, the CPU has a result
+        # torch.jit.trace confuses tensors of functionalize() by their addresses: an internal assertion, on the CPU too, in some
+        # runs.
+        if mode == "trace" and "functionalize" in chain and "list_trace[idx] == nullptr" in str(error):
+            return ""
         return f"{words}: {type(error).__name__}: {str(error)[:600]}"
     return ""
 

@@ -45,6 +45,13 @@ openreg_probe_fails(uint32_t *left)
     return 0;
 }
 
+/* For drivers: what fail_vendor_call() does with `left`, and answers in *left. Any thread. */
+OPENREG_HELPER uint32_t
+openreg_probe_fail(uint32_t *left, uint32_t nth)
+{
+    return __atomic_exchange_n(left, nth, __ATOMIC_RELAXED);
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -515,21 +515,37 @@ origin_of_free(const char place[PLACE])
     return origin;
 }
 
+/* The size of a block that is freed; 0: it wasn't given lately. The lock is held. */
+static uint64_t
+take_lately(const void *address)
+{
+    const size_t slot = lately_of(address);
+    if (lately[slot].address != address)
+        return 0;
+    lately[slot].address = NULL;
+    return lately[slot].size;
+}
+
+/* The same, of any block; 0: it isn't one. Without the lock, which is a leaf. */
+static uint64_t
+size_of_live(const void *address)
+{
+    openreg_pointer_info info = {.struct_size = sizeof info};
+    const openreg_status status = openreg_pointer_get_info(address, &info);
+    return status == OPENREG_OK && info.live && info.base == address ? info.size : 0;
+}
+
 void
 openreg_races_block_freed(const void *address)
 {
-    const size_t slot = lately_of(address);
     char place[PLACE];
     /* Not here(), which may take the GIL: a deleter must not wait for it. */
     openreg_observers_place(place, sizeof place);
     openreg_lock_acquire(&lock);
-    uint64_t size = lately[slot].address == address ? lately[slot].size : 0;
-    lately[slot].address = NULL;
-    if (size == 0) { /* asked without the lock, which is a leaf */
-        openreg_pointer_info info = {.struct_size = sizeof info};
+    uint64_t size = take_lately(address);
+    if (size == 0) {
         openreg_lock_release(&lock);
-        if (openreg_pointer_get_info(address, &info) == OPENREG_OK && info.live && info.base == address)
-            size = info.size;
+        size = size_of_live(address);
         openreg_lock_acquire(&lock);
     }
     if (size != 0)

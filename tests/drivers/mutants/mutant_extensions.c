@@ -152,7 +152,7 @@ static openreg_status
 mutant_fail_vendor_call(openreg_instance instance, uint32_t nth, uint32_t *left)
 {
     (void)instance;
-    *left = __atomic_exchange_n(&mutant_to_fail, nth, __ATOMIC_RELAXED);
+    *left = openreg_probe_fail(&mutant_to_fail, nth);
     return OPENREG_OK;
 }
 

@@ -173,9 +173,9 @@ def what_describes_a_group(rank: int, device: torch.device) -> None:
         assert dist.distributed_c10d._resolve_process_group(group.group_name) is group
         assert group.group_desc == "all"
         dist.distributed_c10d._set_pg_timeout(dist.distributed_c10d.default_pg_timeout, group)
-        assert (
-            threads_of_gloo() == before or backend == "gloo"
-        )  # whose part for the CPU is PyTorch's, and connects at once
+        if backend != "gloo":  # whose part for the CPU is PyTorch's, and connects at once
+            assert threads_of_gloo() == before
+        dist.barrier()  # gloo's connecting fails on a rank that another one has already left
         begin = time.monotonic()
         dist.destroy_process_group(group)
         assert time.monotonic() - begin < 1

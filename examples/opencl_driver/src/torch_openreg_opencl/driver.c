@@ -406,7 +406,7 @@ static openreg_status
 fail_vendor_call(openreg_instance cl, uint32_t nth, uint32_t *left)
 {
     (void)cl;
-    *left = __atomic_exchange_n(&opencl_to_fail, nth, __ATOMIC_RELAXED);
+    *left = openreg_probe_fail(&opencl_to_fail, nth);
     return OPENREG_OK;
 }
 
