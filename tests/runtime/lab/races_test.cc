@@ -386,6 +386,27 @@ TEST_F(RacesTest, ReuseNamesWhereTheBlockWasFreed) {
   openreg_set_places(nullptr);
 }
 
+// To its last byte, and not by a second free, which is refused.
+TEST_F(RacesTest, WhereAllOfABlockWasFreed) {
+  static std::string here;
+  openreg_places places{};
+  places.place = [](char* out, size_t size) { return snprintf(out, size, "%s", here.c_str()) > 0 ? 1 : 0; };
+  openreg_set_places(&places);
+  char* const block = allocate(4096);
+  write(from_pool(0), block, 4096, "user");
+  here = "train.py:17 in step";
+  release(block);
+  here = "other.py:3 in later";
+  EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
+  char* const again = allocate(4096);
+  ASSERT_EQ(again, block);
+  write(0, again + 4095, 1, "new owner");
+  ASSERT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
+  EXPECT_EQ(reports()[0].freed, "train.py:17 in step");
+  release(again);
+  openreg_set_places(nullptr);
+}
+
 // A block that was freed while nobody looked says nothing of the one in its place.
 TEST_F(RacesTest, BlocksThatWereFreedWhileNobodyLooked) {
   const size_t half = 4u << 20;  // of a size whose free blocks join
