@@ -22,9 +22,13 @@ _REFUSED = re.compile(r"device string: '?([a-z_]+)(:\d+)?'?\s*$")
 _installed = False
 
 
+# The device has its name when this is asked first. torch.compile asks torch for thousands of names that it hasn't.
+_declared = functools.cache(declared)
+
+
 def _hint(word: str) -> str | None:
     """What is to be said of a word that is no device's name here, or None."""
-    name, others = device_name(), declared()
+    name, others = device_name(), _declared()
     if word == name or word not in (DEFAULT, *others):
         return None
     is_same = f" (torch.{DEFAULT} is torch.{name})" if word == DEFAULT else ""
@@ -43,7 +47,7 @@ def hint_for(error: BaseException | None) -> str | None:
 def install() -> None:
     """Adds the hints, unless the device is openreg and no driver wants another name. Repeating it changes nothing."""
     global _installed
-    if _installed or (device_name() == DEFAULT and not declared()):
+    if _installed or (device_name() == DEFAULT and not _declared()):
         return
     _installed = True
     before, attribute = sys.excepthook, vars(torch)["__getattr__"]

@@ -207,6 +207,7 @@ def test_generation_equals_the_cpu() -> None:
 
 
 # a cache of fixed size, with the step compiled as one graph
+@pytest.mark.long
 def test_compiled_generation_with_a_static_cache() -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}

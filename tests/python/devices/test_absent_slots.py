@@ -25,6 +25,7 @@ import tempfile
 import traceback
 
 import torch
+import torch._inductor  # the profiler does
 import torch.distributed as dist
 import torch.distributed._functional_collectives
 from torch.profiler import ProfilerActivity, profile

@@ -73,6 +73,22 @@ def test_hint_after_the_old_name(python: Any) -> None:
     assert "hint:" not in out.stderr
 
 
+# torch.compile asks for thousands of names that torch hasn't
+def test_a_missing_name_reads_no_folder(python: Any) -> None:
+    python(
+        """
+        import sys, torch
+        assert not hasattr(torch, "nothing")
+        read = []
+        sys.addaudithook(lambda event, arguments: read.append(arguments) if event in ("os.listdir", "open") else None)
+        for _ in range(3):
+            assert not hasattr(torch, "nothing")
+        assert not read, read
+        """,
+        **NAMED,
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
