@@ -296,17 +296,16 @@ struct TypedKernel<Result(Args...)> {
     const DeviceIndex device = check.finish();
     const c10::Device runs_on(c10::DeviceType::PrivateUse1, device < 0 ? current_device() : device);
     const auto [native, kernels] = route(op, device, runs_on);
-    if (native != nullptr) {
-      return call_fallback(op, std::forward<Args>(arguments)...);
-    }
-    try {
-      return run_kernel(op, runs_on.index(), kernels, arguments...);
-    } catch (const c10::NotImplementedError& refusal) {
-      if (!fits_wider_type(op, refusal)) {
-        throw;
+    if (native == nullptr) {
+      try {
+        return run_kernel(op, runs_on.index(), kernels, arguments...);
+      } catch (const c10::NotImplementedError& refusal) {
+        if (!fits_wider_type(op, refusal)) {
+          throw;
+        }
       }
     }
-    return call_fallback(op, std::forward<Args>(arguments)...); // which deals with it
+    return call_fallback(op, std::forward<Args>(arguments)...); // which has the driver's kernel, or the wider type
   }
 
  private:
