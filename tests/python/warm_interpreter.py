@@ -24,8 +24,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# What a program may be given and still be forked: the rest is read before or while torch is imported.
-READ_LATER = ("OPENREG_", "PYTEST_", "PYTHONPATH", "XDG_CONFIG_HOME", "FAKE_GPU_", "TORCHINDUCTOR_", "TRITON_")
+# What a program may be given and still be forked: the rest is read before or while torch is imported. PROGRAM_ is for what
+# programs alone read.
+READ_LATER = (
+    "OPENREG_",
+    "PROGRAM_",
+    "PYTEST_",
+    "PYTHONPATH",
+    "XDG_CONFIG_HOME",
+    "FAKE_GPU_",
+    "TORCHINDUCTOR_",
+    "TRITON_",
+)
+READ_LATER += ("TORCH_DEVICE_BACKEND_AUTOLOAD",)
 
 # Leaves no name in the module __main__.
 START = (

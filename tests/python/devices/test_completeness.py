@@ -184,6 +184,7 @@ def documented_changes(root: Path) -> set[str]:
     return {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)}
 
 
+@pytest.mark.fresh
 def test_importing_changes_what_is_documented_and_nothing_else(root: Path, python: Any) -> None:
     """Every attribute of PyTorch's modules and classes is compared before and after the import, containers by size."""
     code = """

@@ -16,7 +16,7 @@ import torch
 
 D = torch.device("openreg:1")
 torch.openreg.set_device(D)
-library = ctypes.CDLL(os.environ["KERNELS_LIBRARY"])
+library = ctypes.CDLL(os.environ["PROGRAM_LIBRARY"])
 
 
 def by_dispatcher():
@@ -59,7 +59,7 @@ def program(folder: Path, python: Callable[..., object]) -> Callable[..., object
     library = compile_driver(folder, "kernels_driver.c")
 
     def run(code: str, **environment: str) -> object:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{library}", "KERNELS_LIBRARY": str(library)}
+        variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{library}", "PROGRAM_LIBRARY": str(library)}
         no_races = {"OPENREG_SIM_RACES": None}  # which see each node by itself
         return python(START + textwrap.dedent(code), **(variables | no_races | environment))
 

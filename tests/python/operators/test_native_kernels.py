@@ -24,7 +24,7 @@ import ctypes, os, warnings
 import pytest, torch
 
 D = torch.device("openreg:1")
-library = ctypes.CDLL(os.environ["KERNELS_LIBRARY"])
+library = ctypes.CDLL(os.environ["PROGRAM_LIBRARY"])
 
 
 def figures(way="native"):
@@ -50,7 +50,7 @@ def kernels(folder: Path, python: Program) -> Program:
     library = compile_driver(folder, "kernels_driver.c")
 
     def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{library}", "KERNELS_LIBRARY": str(library)}
+        variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{library}", "PROGRAM_LIBRARY": str(library)}
         return python(START + textwrap.dedent(code), **(variables | environment))
 
     return run
@@ -62,7 +62,7 @@ def more(folder: Path, python: Program) -> Program:
     library = compile_driver(folder, "kernels_more_driver.c")
 
     def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"more:{library}", "KERNELS_LIBRARY": str(library)}
+        variables = {"OPENREG_DRIVER_LIBRARIES": f"more:{library}", "PROGRAM_LIBRARY": str(library)}
         return python(START + textwrap.dedent(code), **(variables | environment))
 
     return run
