@@ -25,6 +25,7 @@ void register_fallbacks();
 void register_remaining_operators();
 
 // The fallback for an operator that has a kernel of another kind for openreg's dense tensors.
+// Not inlined: as part of a hundred typed kernels it would take seconds to compile.
 template <class Result, class... Args>
 [[gnu::noinline]] Result call_fallback(
     const c10::TypedOperatorHandle<Result(Args...)>& op, std::type_identity_t<Args>... arguments) {
