@@ -201,7 +201,7 @@ TEST_P(FakeGpuIpc, WrongHandlesAreErrors) {
 // Another process opens the memory and finds the bytes; what it writes is seen here. A handle that the vendor opens with less
 // memory, as CUDA does after its bytes were altered, is refused.
 TEST_P(FakeGpuIpc, MemoryIsShared) {
-  openreg_ipc_handle handle;
+  openreg_ipc_handle handle{};
   int there[2], back[2];
   ASSERT_EQ(pipe(there), 0);
   ASSERT_EQ(pipe(back), 0);
