@@ -25,10 +25,8 @@ void register_fallbacks();
 void register_remaining_operators();
 
 // The fallback for an operator that has a kernel of another kind for openreg's dense tensors.
-// Not inlined: as part of a hundred typed kernels it would take seconds to compile.
 template <class Result, class... Args>
-[[gnu::noinline]] Result call_fallback(
-    const c10::TypedOperatorHandle<Result(Args...)>& op, std::type_identity_t<Args>... arguments) {
+Result call_fallback(const c10::TypedOperatorHandle<Result(Args...)>& op, std::type_identity_t<Args>... arguments) {
   static const auto fallback = c10::KernelFunction::makeFromBoxedFunction<&operator_fallback>();
   return fallback.template call<Result, Args...>(
       op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<Args>(arguments)...);
