@@ -138,10 +138,10 @@ NAME ?= mychip
 test-named: build $(CLIENTS)
 	OPENREG_BUILD_DIR=$(CURDIR)/$(BUILD) python tools/named_tests.py $(NAME) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NAMED)
 
-# What CI leaves out for its time. tools/valgrind.py takes the programs that `make test` has built.
+# What CI leaves out for its time. tools/valgrind.cmake takes the programs that `make test` has built.
 nightly: test-long race-check check-mutants coverage lint-headers-torch lint-shim-clang opinfo opinfo-captured $(if $(wildcard /usr/include/clblast_c.h),check-opencl)
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
-	python tools/valgrind.py $(BUILD) --jobs $(JOBS)
+	ctest -S tools/valgrind.cmake,$(CURDIR)/$(BUILD) --parallel $(JOBS)
 
 # Takes the network, and the minutes in docs/library-suites.md: other libraries' tests (tests/library_suites/suites.py). SUITES="ignite peft": these.
 library-suites: build $(CLIENTS)
@@ -279,7 +279,7 @@ valgrind: $(PACKAGES)
 	tools/googletest
 	$(CONFIGURE) -B build-valgrind $(RUNTIME_ONLY) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	cmake --build build-valgrind --parallel $(JOBS)
-	python tools/valgrind.py build-valgrind --jobs $(JOBS)
+	ctest -S tools/valgrind.cmake,$(CURDIR)/build-valgrind --parallel $(JOBS)
 
 # By hand: under emulation the tests take minutes, and times mean nothing. Two tests are left out: qemu's user mode has no
 # MADV_DONTFORK, and a limit of the address space is one for qemu too. GoogleTest from Debian's sources (googletest).

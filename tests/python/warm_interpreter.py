@@ -35,8 +35,8 @@ READ_LATER = (
     "FAKE_GPU_",
     "TORCHINDUCTOR_",
     "TRITON_",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
 )
-READ_LATER += ("TORCH_DEVICE_BACKEND_AUTOLOAD",)
 
 # Leaves no name in the module __main__.
 START = (

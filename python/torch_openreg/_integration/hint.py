@@ -22,7 +22,7 @@ _REFUSED = re.compile(r"device string: '?([a-z_]+)(:\d+)?'?\s*$")
 _installed = False
 
 
-# What it says decided the device's name before. torch.compile asks torch for thousands of names that it hasn't.
+# Read once, as the device keeps its name: torch.compile asks torch for thousands of names that it hasn't.
 _declared = functools.cache(declared)
 
 
