@@ -167,7 +167,7 @@ refuse_value(check_context *c, const char *key, const char *value, const offer *
 static void
 bad_option_is_named(check_context *c)
 {
-    static const char *const keys[] = {"devices", "memory"}, *const values[] = {"not a number", "3x", "-1"};
+    static const char *const keys[] = {"devices", "memory"}, *const values[] = {"not a number", "3x", "-1", ""};
     const offer usual = offer_with(c, NULL, 0);
     int refused = 0;
     for (size_t v = 0; v < sizeof values / sizeof values[0]; ++v) {
