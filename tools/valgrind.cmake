@@ -12,9 +12,10 @@ file(REMOVE_RECURSE "${CTEST_BINARY_DIRECTORY}/Testing/Temporary") # logs of ear
 
 # The children of death tests end with memory in use, and forked ones abandon what their parent had, on purpose. Also, in a
 # forked child the simulator's memory is not mapped, and the search for leaks stumbles over every page of it. On a stack as
-# small as a signal may have there is no room for what valgrind puts there. "validated" repeats whole programs.
+# small as a signal may have there is no room for what valgrind puts there. Some addresses fault on purpose. "validated" repeats
+# whole programs.
 ctest_memcheck(
-  EXCLUDE "^shim|[.]validated[.]|^fuzz|Death|Fork|RecorderTest.WrittenOnASmallStack"
+  EXCLUDE "^shim|[.]validated[.]|^fuzz|Death|Fork|DeviceMemoryFaults|FaultsTest.Ranks|RecorderTest.Written(OnASmallStack|InASignal)"
   RETURN_VALUE failed DEFECT_COUNT defects)
 if(failed OR defects)
   execute_process(

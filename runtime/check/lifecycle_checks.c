@@ -181,6 +181,10 @@ bad_option_is_named(check_context *c)
                 refused += refuse_value(c, c->target->options[i].key, values[v], &usual);
         }
     }
+    if (refuse_value(c, "devices", "not a number", &usual) != 0) {
+        const offer one = offer_with(c, &(const openreg_option){"devices", "1"}, 1);
+        REQUIRE(one.status != OPENREG_OK || one.devices == 1, "open() with devices=\"1\" has %d devices", one.devices);
+    }
     if (refused == 0)
         check_skip("the driver has neither of the options devices and memory, and none was given by --option");
 }
@@ -275,15 +279,22 @@ describe_agrees(check_context *c)
     if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
         check_skip("describe() returned %s", check_status_name(status));
     check_succeeded("describe", status);
-    for (int i = 0; i < DESCRIBED; ++i)
+    static const openreg_device_info untouched = {.struct_size = sizeof untouched};
+    for (int i = 0; i < DESCRIBED; ++i) {
         check_is_value(all[i].guard, sizeof all[i].guard, 0xa5, "what lies behind an openreg_device_info");
+        REQUIRE(i < count || memcmp(&all[i].info, &untouched, sizeof untouched) == 0,
+                "describe() counted %d devices, and filled infos[%d]", count, i);
+    }
+    int32_t again = -7;
+    MUST(c, describe, c->host, c->target->options, c->target->option_count, "", DESCRIBED, infos, NULL, &again);
+    REQUIRE(again == count, "describe() counted %d devices, and %d where peers is NULL", count, again);
     check_open(c);
     REQUIRE(count == c->devices, "describe() counted %d devices, device_count() %d", count, c->devices);
     for (int32_t i = 0; i < count && i < DESCRIBED; ++i) {
         if (c->table.device_info == NULL)
             break;
         const openreg_device_info info = check_info(c, i);
-        REQUIRE(all[i].info.name[0] == '\0' || strcmp(all[i].info.name, info.name) == 0,
+        REQUIRE(strcmp(all[i].info.name, info.name) == 0,
                 "device %d is \"%.60s\" for describe() and \"%.60s\" for device_info()", i, all[i].info.name,
                 info.name);
         static const char none[sizeof info.uuid];
@@ -359,7 +370,7 @@ static const check_case cases[] = {
     {"lifecycle.unknown_option", "", CHECK_CLOSED, "An unknown option is ignored.",
      "Options that every driver gets: node_id, num_nodes, and each variable OPENREG_<DRIVER>_<KEY>.",
      unknown_option_is_ignored},
-    {"lifecycle.bad_option", "", CHECK_CLOSED, "E_INVALID: a bad option (the text names it).",
+    {"lifecycle.bad_option", "", CHECK_CLOSED, "E_INVALID: a bad option (the text names it). A right value counts.",
      "strtol() says where it stopped; compare that with the end of the text.", bad_option_is_named},
     {"lifecycle.count", "", 0, "The number of devices is constant from open() to close(), for every thread.",
      "Count once, in open().", count_is_constant},

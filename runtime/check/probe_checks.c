@@ -112,6 +112,14 @@ set_scene(check_context *c)
     return s;
 }
 
+static openreg_status
+says_why(openreg_status status)
+{
+    REQUIRE(status == OPENREG_OK || check_error_text()[0] != '\0',
+            "a call of the vendor's library failed, and the text of the slot's error is empty");
+    return status;
+}
+
 /* Whether the slot makes as many calls of the vendor's, with the waits that follow it; the last of them fails. An instance of
  * its own: what a failed call leaves is the driver's. */
 static bool
@@ -124,11 +132,11 @@ fails_at(check_context *c, use which, uint32_t nth)
         check_skip("the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
     scene s = set_scene(c);
     CALL("fail_vendor_call", probe->fail_vendor_call(c->instance, nth, &left));
-    const openreg_status status = use_slot(c, which, &s);
+    const openreg_status status = says_why(use_slot(c, which, &s));
     openreg_status waited = OPENREG_OK;
     if (c->table.stream_sync != NULL)
-        waited = MAY(c, stream_sync, c->instance, 0, s.stream);
-    const openreg_status synced = MAY(c, device_sync, c->instance, 0);
+        waited = says_why(MAY(c, stream_sync, c->instance, 0, s.stream));
+    const openreg_status synced = says_why(MAY(c, device_sync, c->instance, 0));
     CALL("fail_vendor_call", probe->fail_vendor_call(c->instance, 0, &left));
     const bool has_failed = left == 0;
     REQUIRE(!has_failed || status != OPENREG_OK || waited != OPENREG_OK || synced != OPENREG_OK,

@@ -535,11 +535,6 @@ static openreg_status
 close_instance(openreg_instance instance)
 {
     openreg_soft_streams_close(&instance->streams);
-    for (size_t i = 0; i < instance->table.count; i++) { /* what the program never freed */
-        buffer *const b = instance->table.ranges[i].handle;
-        b->range = instance->table.ranges[i];
-        let_go(b);
-    }
     openreg_handle_table_free(&instance->table);
     for (int32_t i = 0; i < instance->count; i++) {
         handles_close(instance->devices[i].of_vendor);
