@@ -58,7 +58,7 @@ def prepare(suite: Suite, folder: Path, sources: Path | None) -> Path:
         run("git", "checkout", "--quiet", suite.commit, cwd=source)
     if suite.packages and not site.exists():
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
-        run(*pip, "--no-build-isolation", "--target", str(site), *suite.packages)
+        run(*pip, "--no-build-isolation", "--target", str(site), *suite.packages, cwd=source)
     return source
 
 
@@ -66,6 +66,7 @@ def environment(suite: Suite, way: str, folder: Path) -> dict[str, str]:
     """The variables of a way: those of the suite, and nothing of the user's for openreg."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENREG_", "SUITE_"))}
     places = [HERE, folder / "site", *(folder / "source" / place for place in suite.imported)]
+    places += [HERE.parent / "python" / "clients"]  # torchvision_operators.py
     places += [Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     found = kept | {
         "OMP_NUM_THREADS": "1",
@@ -74,6 +75,7 @@ def environment(suite: Suite, way: str, folder: Path) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
         "SUITE_EVERY": str(suite.every),
         "SUITE_FIRST": str(int(suite.only_first_parameters)),
+        "SUITE_PRELOADED": " ".join(suite.preloaded),
         "SUITE_RANKS": str(suite.most_ranks),
         "SUITE_SKIPPED": suite.skipped_on_cpu,
     }

@@ -4,11 +4,13 @@
 SUITE_EVERY takes every so many of the test functions, in collection order; SUITE_FIRST of each function the first set of
 parameters; SUITE_RANKS only those of classes that have a ``world_size``, of at most that; SUITE_SKIPPED only tests that
 are skipped here for a reason in which this regular expression is found. With SUITE_IDS, a file of ids, those alone are run.
+SUITE_PRELOADED are modules for multiprocessing's server of forks.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 from pathlib import Path
@@ -20,6 +22,12 @@ import pytest
 def _write(**line: Any) -> None:
     with Path(os.environ["SUITE_REPORT"]).open("a") as report:
         report.write(json.dumps(line) + "\n")
+
+
+def pytest_configure() -> None:
+    import torchvision_operators  # noqa: F401
+
+    multiprocessing.set_forkserver_preload(["torchvision_operators", *os.environ.get("SUITE_PRELOADED", "").split()])
 
 
 def _has_ranks(item: pytest.Item, most: int) -> bool:

@@ -17,7 +17,8 @@ class Suite:
     tests: tuple[str, ...]  # files or folders, below `folder`
     folder: str = "."  # of the repository, in which pytest runs
     imported: tuple[str, ...] = (".",)  # folders of the repository that are imported from
-    packages: tuple[str, ...] = ()  # what pip installs for it, without what these depend on
+    packages: tuple[str, ...] = ()  # what pip installs for it in the repository, without what these depend on
+    preloaded: tuple[str, ...] = ()  # modules that a server of forks imports once, for all of its children
     every: int = 1  # of the test functions
     only_first_parameters: bool = False
     skipped_on_cpu: str = ""  # only tests that the CPU skips for a reason in which this regular expression is found
@@ -123,8 +124,10 @@ _ALL = [
         folder="tests",
         selection="every third function of those for at most two ranks, with its first parameters",
         tests=("unit",),
-        imported=(".", "tests"),
+        imported=("tests",),
+        preloaded=("torch", "deepspeed"),
         packages=(
+            ".",  # its checkpoints ask for its version
             "hjson",
             "ninja",
             "py-cpuinfo",
@@ -137,6 +140,10 @@ _ALL = [
         most_ranks=2,
         gpu="a100",
         variables={"CUDA_VISIBLE_DEVICES": "0,1", "DS_BUILD_OPS": "0"},
+        not_run={
+            "half_precision/onebit": "needs CuPy, which needs a GPU",
+            r"test_ulysses_sp_hf\[": "downloads a model",
+        },
     ),
 ]
 SUITES = {suite.name: suite for suite in _ALL}

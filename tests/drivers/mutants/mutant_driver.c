@@ -126,6 +126,10 @@ mutant_open(const openreg_host *host, const openreg_option *options, uint32_t n,
     const int is_second = mutant_opens++ > 0;
     status = IS(opens_differently) && is_second ? mutant_base->open(host, &one_device, 1, out)
                                                 : mutant_base->open(host, options, n, out);
+    if (status == OPENREG_OK && IS(option_unused)) { /* looked at, and no more */
+        (void)mutant_base->close(*out);
+        status = mutant_base->open(host, NULL, 0, out);
+    }
     if (status != OPENREG_OK && IS(open_refusal_leaks))
         mutant_leaked = malloc(2000);
     if (status != OPENREG_OK)
@@ -178,6 +182,9 @@ mutant_describe(const openreg_host *host, const openreg_option *options, uint32_
         infos[0]->name[0] = '?';
     if (status == OPENREG_OK && IS(describe_beyond) && capacity == 1)
         infos[1]->total_bytes = 1;
+    if (status == OPENREG_OK && IS(describe_all))
+        for (int32_t i = *count; i < capacity; ++i)
+            infos[i]->total_bytes = 1;
     return status;
 }
 

@@ -181,7 +181,7 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
     if (IS(extension_any) && name[0] == '\0')
         return &ipc;
     if (strcmp(name, OPENREG_IPC_NAME) == 0 && version <= OPENREG_IPC_VERSION)
-        return &ipc;
+        return IS(odd_alignment) ? NULL : &ipc; /* of the simulator's own addresses */
     if (strcmp(name, OPENREG_VMM_NAME) == 0 && version <= OPENREG_VMM_VERSION)
         return &vmm;
     if (strcmp(name, OPENREG_PROBE_NAME) == 0 && version <= OPENREG_PROBE_VERSION)

@@ -267,8 +267,10 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_inf
         return OPENREG_OK;
     if (status != OPENREG_OK || give_last_again(info->size, dev, out) == OPENREG_OK)
         return status;
+    if (IS(odd_alignment) && info->alignment > SHIFT)
+        return openreg_fail(instance->host, OPENREG_E_UNSUPPORTED, 0, "addresses are multiples of %d", (int)SHIFT);
     openreg_alloc_info enlarged = *info;
-    enlarged.size += IS_SHIFTED ? SHIFT : 0;
+    enlarged.size += IS_SHIFTED && info->size <= UINT64_MAX - SHIFT ? SHIFT : 0;
     enlarged.flags = IS(flags_ignored) ? 0 : enlarged.flags;
     enlarged.alignment = IS(alignment_ignored) ? 0 : enlarged.alignment;
     status = mutant_base->mem_alloc(instance, dev, &enlarged, out);
@@ -580,9 +582,9 @@ mutant_copy(openreg_instance instance, int32_t stream_dev, openreg_driver_stream
     if (IS(copy_leaks) || (IS(odd_first_calls) && ++copies < 18500)) /* what fills a vendor's tables, for a while */
         mutant_leaked = malloc(40);
     if (openreg_probe_fails(&mutant_to_fail))
-        return IS(vendor_error_dropped)
-                   ? OPENREG_OK
-                   : openreg_fail(instance->host, OPENREG_E_INTERNAL, 7, "the vendor's copy failed");
+        return IS(vendor_error_dropped) ? OPENREG_OK
+                                        : openreg_fail(instance->host, OPENREG_E_INTERNAL, 7,
+                                                       IS(vendor_error_mute) ? "" : "the vendor's copy failed");
     if (IS(vendor_device_left))
         mutant_bound = stream_dev;
     spoil_copy(&call);

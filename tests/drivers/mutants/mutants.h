@@ -33,11 +33,13 @@
     X(option_other_code, "lifecycle.bad_option") \
     X(option_zero, "lifecycle.bad_option") \
     X(option_prefix, "lifecycle.bad_option") \
+    X(option_unused, "lifecycle.bad_option") \
     X(count_by_state, "lifecycle.count") \
     X(count_one_more, "lifecycle.count_unopened") \
     X(count_spoils_fork, "lifecycle.count_fork") \
     X(describe_other_name, "lifecycle.describe") \
     X(describe_beyond, "lifecycle.describe_capacity") \
+    X(describe_all, "lifecycle.describe") \
     X(describe_leaks_memory, "lifecycle.describe_repeated") \
     X(describe_leaks_thread, "lifecycle.describe_repeated") \
     /* the process */ \
@@ -81,6 +83,7 @@
     X(extension_any, "info.extension") \
     /* the vendor's library */ \
     X(vendor_error_dropped, "probe.errors") \
+    X(vendor_error_mute, "probe.errors") \
     X(vendor_error_forgotten, "probe.errors") \
     X(vendor_device_left, "probe.device") \
     /* memory */ \
