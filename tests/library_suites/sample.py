@@ -25,9 +25,7 @@ def _write(**line: Any) -> None:
 
 
 def pytest_configure() -> None:
-    import torchvision_operators  # noqa: F401
-
-    multiprocessing.set_forkserver_preload(["torchvision_operators", *os.environ.get("SUITE_PRELOADED", "").split()])
+    multiprocessing.set_forkserver_preload(os.environ.get("SUITE_PRELOADED", "").split())
 
 
 def _has_ranks(item: pytest.Item, most: int) -> bool:
