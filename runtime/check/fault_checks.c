@@ -77,7 +77,8 @@ lost_in_a_program(check_context *c)
         before += free_bytes(dev);
     (void)snprintf(plan, sizeof plan, "seed %llu; nomem 40%% of segments", (unsigned long long)(check_random(c) >> 32));
     openreg_faults const faults = begin(plan);
-    check_random_program(c, &c->random, c->target->seconds / 4);
+    for (int i = 0; i < 100 && openreg_faults_hits(faults) == 0; ++i) /* on busy cores a program has few allocations */
+        check_random_program(c, &c->random, c->target->seconds / 4);
     REQUIRE(openreg_faults_hits(faults) > 0, "no allocation was refused: the driver was not called for any");
     openreg_faults_end(faults);
     for (int32_t dev = 0; dev < c->devices; ++dev)
