@@ -43,6 +43,7 @@ from torch_openreg.contrib._replacements import Replacements
 __all__ = ["Factory", "disable", "disabled", "enable", "enabled", "is_enabled", "is_outside", "redirected"]
 
 _real_device = torch.device
+_name = device_name()  # torch.compile traces what follows, and a function with a cache only with a warning
 _MISSING: Any = object()
 _lock = threading.RLock()
 _replaced = Replacements()
@@ -61,12 +62,20 @@ def _translate(value: Any) -> Any:
     """The counterpart of a name or device of CUDA; anything else as it is."""
     if isinstance(value, str):
         if value == "cuda" or value.startswith("cuda:"):
-            return device_name() + value[4:]
+            return _name + value[4:]
         if value.startswith("torch.cuda."):
-            return f"torch.{device_name()}.{value[11:]}"
+            return f"torch.{_name}.{value[11:]}"
     elif type(value) is _real_device and value.type == "cuda":
-        return _real_device(device_name(), value.index) if value.index is not None else _real_device(device_name())
+        return _real_device(_name, value.index) if value.index is not None else _real_device(_name)
     return value
+
+
+def _all_translated(values: tuple[Any, ...]) -> list[Any]:
+    return [_translate(value) for value in values]
+
+
+def _each_translated(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _translate(value) for name, value in values.items()}
 
 
 def _translating(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,10 +83,7 @@ def _translating(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def redirected(*arguments: Any, **keywords: Any) -> Any:
-        return function(
-            *[_translate(argument) for argument in arguments],
-            **{name: _translate(argument) for name, argument in keywords.items()},
-        )
+        return function(*_all_translated(arguments), **_each_translated(keywords))
 
     return redirected
 
@@ -125,7 +131,7 @@ class _Facade:
         self.__doc__ = real.__doc__
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return _translating(self.__wrapped__)(*arguments, **keywords)
+        return self.__wrapped__(*_all_translated(arguments), **_each_translated(keywords))
 
     def __instancecheck__(self, instance: object) -> bool:
         return isinstance(instance, self.__wrapped__)

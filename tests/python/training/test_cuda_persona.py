@@ -79,13 +79,17 @@ import torch
 for device in ("cpu", "cuda"):
     x = torch.arange(4.0, device=device)
     print(torch.compile(lambda x: (x * 2 - 3).relu())(x).tolist())
+
+def moved(x):
+    return x.to(torch.device("cuda", 0)) + 1, torch.device("cpu") == x.device
+print(torch.compile(moved, fullgraph=True)(torch.ones(1))[1])
 """
 
 
 @pytest.mark.parametrize("persona", ["1", "a100"])
 def test_programs_compile(python: Any, persona: str) -> None:
     """On the CPU too: Inductor asks torch.cuda what the GPU is."""
-    assert python(COMPILES, OPENREG_AS_CUDA=persona).stdout == "[0.0, 0.0, 1.0, 3.0]\n" * 2
+    assert python(COMPILES, OPENREG_AS_CUDA=persona).stdout == "[0.0, 0.0, 1.0, 3.0]\n" * 2 + "True\n"
 
 
 CHILDREN = """
