@@ -89,6 +89,11 @@ _ALL = [
         variables={"PL_RUN_STANDALONE_TESTS": "1"},
         apart=True,
         clone="lightning",
+        known={
+            "test_ddp_integration.py::test_reapply_compile": "Python lists autograd's thread of a device, as a GPU's",
+            "test_tensor_parallel": "PyTorch deprecates what it calls, and warnings are errors",
+        },
+        not_run={r"test_clip_gradients\[norm": "Lightning leaves it out"},
     ),
     Suite(
         name="torchao",
