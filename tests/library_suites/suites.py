@@ -145,10 +145,15 @@ _ALL = [
         most_ranks=2,
         gpu="a100",
         variables={"CUDA_VISIBLE_DEVICES": "0,1", "DS_BUILD_OPS": "0"},
+        known={
+            "v1/compile": "DeepCompile's kernels are CUDA's",
+            "v1/moe/test_autoep": "kernels of Triton",
+            "test_qwen2_tp_plan_with_uneven_vocab": "Transformers 5.23 has a style of plan that it lacks",
+        },
         not_run={
             "half_precision/onebit": "needs CuPy, which needs a GPU",
             "monitor/test_monitor": "needs packages of three services",
-            r"TestLowCpuMemUsage|TestAutoTensorParallelism|test_ulysses_sp_hf\[": "downloads a model",
+            "TestLowCpuMemUsage|TestAutoTensorParallelism|TestUlyssesSPHF(PEFT|AttnImplMismatch)?::": "downloads a model",
         },
     ),
 ]
