@@ -7,12 +7,16 @@ tables, in which torch.cuda's functions are entered by name: the same entries ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
 from _torch_openreg_device_name import device_name
 from torch._dynamo.decorators import substitute_in_graph
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSource
 from torch._dynamo.trace_rules import get_torch_obj_rule_map
@@ -77,8 +81,22 @@ def _exchange(function: Any) -> Any:
     return handler
 
 
+def _own_functions() -> Iterator[FunctionType]:
+    """The functions of this package's modules, and their classes' methods and properties."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "torch_openreg":
+            continue
+        for value in [each for each in vars(module).values() if getattr(each, "__module__", None) == name]:
+            for member in vars(value).values() if inspect.isclass(value) else [value]:
+                function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+                if inspect.isfunction(function):
+                    yield function
+
+
 def register() -> None:
     """Makes the entries. Once."""
+    for own in _own_functions():  # no frames of their own, as torch's have none: code that isn't traced calls them, too
+        skip_code(own.__code__)
     for original, traceable in _TRACED_AS:
         substitute_in_graph(original, skip_signature_check=True)(traceable)
     rules = get_torch_obj_rule_map()

@@ -12,6 +12,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from torch_openreg.contrib import cuda_to_openreg
 
@@ -20,10 +21,12 @@ def register() -> None:
     """Wraps what answers for a device and for PyTorch's factories. Once in a process."""
     constant: Any = ConstantVariable
     tensor: Any = TensorVariable
-    const_getattr, lookup_callable, is_cuda = (
+    user: Any = UserDefinedObjectVariable
+    const_getattr, lookup_callable, is_cuda, as_constant = (
         constant.const_getattr,
         trace_rules.lookup_callable,
         tensor.method_attr_is_cuda,
+        user.as_python_constant,
     )
 
     def named(self: Any, tx: Any, name: str) -> Any:
@@ -43,6 +46,11 @@ def register() -> None:
             return VariableTracker.build(tx, True)
         return is_cuda(self, tx)
 
+    def as_class(self: Any) -> Any:
+        is_facade = isinstance(self.value, cuda_to_openreg.Facade)  # where isinstance() asks
+        return self.value.__wrapped__ if is_facade else as_constant(self)
+
+    user.as_python_constant = as_class
     constant.const_getattr = named
     trace_rules.lookup_callable = in_graph
     tensor.method_attr_is_cuda = is_cuda_or_openreg

@@ -40,7 +40,7 @@ from torch_openreg._compile import _hooks
 from torch_openreg.contrib import _cuda_operators, _cuda_persona
 from torch_openreg.contrib._replacements import Replacements
 
-__all__ = ["Factory", "disable", "disabled", "enable", "enabled", "is_enabled", "is_outside", "redirected"]
+__all__ = ["Facade", "Factory", "disable", "disabled", "enable", "enabled", "is_enabled", "is_outside", "redirected"]
 
 _real_device = torch.device
 _name = device_name()  # torch.compile traces what follows, and a function with a cache only with a warning
@@ -121,16 +121,18 @@ def _is_outside() -> bool:
     return is_outside(str(sys._getframe(2).f_globals.get("__name__", "")))
 
 
-class _Facade:
+class Facade:
     """Stands for a class: makes objects from arguments that may be of CUDA, and is that class for everything else."""
 
     def __init__(self, real: type, name: str, module: str) -> None:
+        """Stands for ``real`` in the module."""
         self.__wrapped__ = real
         self.__name__ = self.__qualname__ = name
         self.__module__ = module
         self.__doc__ = real.__doc__
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Makes an object of the class, for the device of openreg."""
         return self.__wrapped__(*_all_translated(arguments), **_each_translated(keywords))
 
     def __instancecheck__(self, instance: object) -> bool:
@@ -183,10 +185,10 @@ def _replace_by(wrap: Callable[[Any], Any], owner: Any, *names: str) -> None:
 
 
 def _redirect_classes() -> None:
-    _replace(torch, "device", _Facade(_real_device, "device", "torch"))
-    _replace(torch, "Generator", _Facade(torch.Generator, "Generator", "torch"))
-    _replace(torch, "Stream", _Facade(torch.Stream, "Stream", "torch"))
-    _replace(torch, "Event", _Facade(torch.Event, "Event", "torch"))
+    _replace(torch, "device", Facade(_real_device, "device", "torch"))
+    _replace(torch, "Generator", Facade(torch.Generator, "Generator", "torch"))
+    _replace(torch, "Stream", Facade(torch.Stream, "Stream", "torch"))
+    _replace(torch, "Event", Facade(torch.Event, "Event", "torch"))
 
 
 def _redirect_tensors() -> None:
@@ -244,7 +246,7 @@ def _counterpart(name: str) -> Any:
     if isinstance(value, types.ModuleType):
         return _MISSING
     if isinstance(value, type) and name in ("Stream", "Event", "StreamContext", "device", "device_of"):
-        return _Facade(value, name, "torch.cuda")
+        return Facade(value, name, "torch.cuda")
     return _translating_value(value) if not isinstance(value, type) else value
 
 

@@ -445,6 +445,18 @@ def test_functions_of_the_module_are_traced() -> None:
         assert torch.openreg.current_device() == 0
 
 
+# as FSDP's hooks do, which PyTorch leaves out of graphs: functions of the module are no frames to compile, as torch.cuda's are none
+def test_functions_that_code_outside_of_graphs_calls() -> None:
+    @torch.compiler.disable(recursive=False)
+    def hook(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.openreg.current_stream().device_index
+
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(lambda x: hook(x * 2) + 1, backend=counter)
+    assert compiled(torch.ones(3, device="openreg:1")).tolist() == [3.0, 3.0, 3.0]
+    assert counter.frame_count == 2  # before the hook and behind it
+
+
 # the current device is guarded: what was traced for one isn't used for another
 def test_the_current_device_is_guarded() -> None:
     compiled = torch.compile(lambda x: x + torch.openreg.current_device(), fullgraph=True)

@@ -81,7 +81,8 @@ for device in ("cpu", "cuda"):
     print(torch.compile(lambda x: (x * 2 - 3).relu())(x).tolist())
 
 def moved(x):
-    return x.to(torch.device("cuda", 0)) + 1, torch.device("cpu") == x.device
+    is_cpu = isinstance(x.device, torch.device) and torch.device("cpu") == x.device
+    return x.to(torch.device("cuda", 0)) + 1, is_cpu and not isinstance(x, torch.Stream)
 print(torch.compile(moved, fullgraph=True)(torch.ones(1))[1])
 """
 
