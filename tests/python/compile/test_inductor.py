@@ -445,7 +445,7 @@ def test_functions_of_the_module_are_traced() -> None:
         assert torch.openreg.current_device() == 0
 
 
-# as FSDP's hooks do, which PyTorch leaves out of graphs: functions of the module are no frames to compile, as torch.cuda's are none
+# as FSDP's hooks do: what they call of the module is no frame to compile, as torch.cuda's functions are none
 def test_functions_that_code_outside_of_graphs_calls() -> None:
     @torch.compiler.disable(recursive=False)
     def hook(x: torch.Tensor) -> torch.Tensor:
