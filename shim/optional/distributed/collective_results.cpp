@@ -40,11 +40,11 @@ std::vector<at::Tensor> tensors_of(const StagedOutputs& outputs) {
   return tensors;
 }
 
-c10::intrusive_ptr<Future> make_future(const StagedOutputs& outputs) {
+c10::intrusive_ptr<Future> make_future(const std::vector<at::Tensor>& results) {
   std::vector<c10::Device> devices;
-  for (const auto& output : outputs) {
-    if (output.tensor.is_privateuseone()) {
-      devices.push_back(output.tensor.device());
+  for (const auto& result : results) {
+    if (result.is_privateuseone()) {
+      devices.push_back(result.device());
     }
   }
   return c10::make_intrusive<Future>(c10::ListType::ofTensors(), std::move(devices));

@@ -29,7 +29,7 @@ using StagedOutputs = std::vector<StagedOutput>;
 std::vector<at::Tensor> tensors_of(const StagedOutputs& outputs);
 
 // Of the list of the caller's tensors.
-c10::intrusive_ptr<c10::ivalue::Future> make_future(const StagedOutputs& outputs);
+c10::intrusive_ptr<c10::ivalue::Future> make_future(const std::vector<at::Tensor>& results);
 
 // Null where this kind of Work has none, which it says by throwing.
 c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work);

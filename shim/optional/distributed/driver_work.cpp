@@ -210,7 +210,7 @@ class DriverWork final : public c10d::Work {
     for (const auto& result : results) {
       outputs.push_back({result, result, false});
     }
-    future_ = make_future(outputs);
+    future_ = make_future(tensors_of(outputs));
     const CurrentStreams current({{progress_->communicator->device, progress_->communicator->stream}});
     future_->markCompleted(c10::IValue(results)); // its events are behind what is queued
   }

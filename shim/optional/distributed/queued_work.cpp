@@ -176,6 +176,7 @@ namespace {
 class StreamWork : public WorkOverHost {
  public:
   void synchronize() override {
+    begin();
     {
       const RaceMute mute(races_are_found());
       for (size_t i = 0; i < streams_.size(); i++) {
@@ -183,7 +184,9 @@ class StreamWork : public WorkOverHost {
         openreg_stream current = OPENREG_STREAM_DEFAULT;
         OPENREG_CHECK(openreg_current_stream(device, &current));
         end_->add_waiter(device, current);
-        events_[i].make_wait(device, current); // without the lock: on some drivers the host waits
+        if (!events_.empty()) {
+          events_[i].make_wait(device, current); // without a lock: on some drivers the host waits
+        }
       }
     }
     if (races_are_found()) {
@@ -198,7 +201,7 @@ class StreamWork : public WorkOverHost {
     if (!end_->has_come()) {
       return false;
     }
-    if (end_->error() == nullptr) {
+    if (end_->error() == nullptr && has_events()) {
       const RaceMute mute(races_are_found());
       for (const auto& event : events_) {
         bool has_passed = false;
@@ -241,74 +244,55 @@ class StreamWork : public WorkOverHost {
         end_(std::make_shared<HostEnd>()),
         results_(tensors_of(outputs)) {}
 
-  // What has been queued on the streams is followed by this. Once.
-  void follow(Streams streams, const StagedOutputs& outputs) {
-    streams_ = std::move(streams);
+  // Queues on streams_ what isn't yet, for who waits from now on.
+  virtual void begin() = 0;
+
+  bool has_events() const {
+    const std::lock_guard<std::mutex> guard(lock_);
+    return !events_.empty();
+  }
+
+  // What has been queued on streams_ is followed by this. Once, with the lock.
+  void follow(const StagedOutputs& outputs) {
     bring_back(streams_, outputs);
     for (const auto& [device, stream] : streams_) {
       events_.emplace_back(device, stream);
     }
   }
 
-  // Where another thread waits for the host's part, this one may not.
-  void wait_for_end(std::chrono::milliseconds timeout) const {
-    if (timeout == kNoTimeout) {
-      end_->wait();
-    } else if (!end_->wait_for(timeout)) {
-      const auto text = "Timed out waiting " + std::to_string(timeout.count()) + "ms";
-      const auto error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, text));
-      std::rethrow_exception(noticed_failure(error, description()));
-    }
-  }
-
   const std::shared_ptr<HostEnd> end_;
   const std::vector<at::Tensor> results_; // the tensors that the caller knows
+  mutable std::mutex lock_;               // of what follows, until begin() has returned
   Streams streams_;
-  std::vector<StreamEvent> events_; // of streams_
+  std::vector<StreamEvent> events_; // of streams_; none: nothing is queued
   std::atomic<bool> is_waited_for_{false};
 };
 
 class QueuedWork final : public StreamWork {
  public:
-  // `host_future` may be null.
   QueuedWork(
       const c10::intrusive_ptr<c10d::Work>& host_work,
       const c10::intrusive_ptr<Future>& host_future,
       c10d::OpType operation,
       const StagedOutputs& outputs,
       const std::string& description,
-      const Streams& streams,
-      const HostQueue& host_queue)
+      Streams streams,
+      bool is_waited_for_next)
       : StreamWork(host_work, operation, outputs, description),
-        future_(host_future == nullptr ? nullptr : make_future(outputs)) {
+        host_future_(host_future) {
+    streams_ = std::move(streams);
     // First, so that what is queued ends whatever happens here.
-    if (host_future != nullptr) {
-      host_future->addCallback([end = end_, description](Future& host) {
-        end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
-      });
-    } else {
-      std::shared_ptr<HostPart> part(new HostPart{.end = end_, .host_work = host_work, .description = description});
-      host_queue.push([part = std::move(part)] { part->finish(); });
-    }
-    {
-      const RaceMute mute(races_are_found()); // noted when the tensors were shown
-      for (const auto& [device, stream] : streams) {
-        launch(device, stream, &wait_for_host_end, std::make_unique<std::shared_ptr<HostEnd>>(end_));
-      }
-      follow(streams, outputs);
-    }
-    if (host_future != nullptr) {
-      std::shared_ptr<Completion> completion(
-          new Completion{.end = end_, .future = future_, .streams = streams_, .results = results_});
-      host_future->addCallback([completion = std::move(completion)](Future& /*host*/) { completion->run(); });
+    host_future->addCallback([flight = std::make_shared<ResultsInFlight>(), end = end_, description](Future& host) {
+      end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
+    });
+    if (!is_waited_for_next) {
+      queue(outputs);
     }
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
     if (timeout != kNoTimeout || host_is_to_wait()) {
-      if (future_ == nullptr) {
-        wait_for_end(timeout); // an error is synchronize()'s
-      } else if (!wait_for_host_work(host_work(), description(), timeout)) {
+      if (!wait_for_host_work(host_work(), description(), timeout)) {
         return false; // aborted
       }
     }
@@ -317,8 +301,14 @@ class QueuedWork final : public StreamWork {
   }
 
   c10::intrusive_ptr<Future> getFuture() override {
-    if (future_ == nullptr) {
-      return host_work().getFuture();
+    {
+      const std::lock_guard<std::mutex> guard(lock_);
+      if (future_ == nullptr) {
+        future_ = make_future(results_);
+        std::shared_ptr<Completion> completion(
+            new Completion{.end = end_, .future = future_, .streams = streams_, .results = results_});
+        host_future_->addCallback([completion = std::move(completion)](Future& /*host*/) { completion->run(); });
+      }
     }
     if (is_waited_for_) { // DDP, for one, calls value() then, as with NCCL, whose futures are done from the start
       const WaitScope waiting;
@@ -328,7 +318,29 @@ class QueuedWork final : public StreamWork {
   }
 
  private:
-  const c10::intrusive_ptr<Future> future_; // of results_; null: the host's Work has none
+  void queue(const StagedOutputs& outputs) {
+    const RaceMute mute(races_are_found()); // noted when the tensors were shown
+    for (const auto& [device, stream] : streams_) {
+      launch(device, stream, &wait_for_host_end, std::make_unique<std::shared_ptr<HostEnd>>(end_));
+    }
+    follow(outputs);
+    is_queued_ = true;
+  }
+
+  // Most small collectives end within a moment, and then no stream needs a thread that waits for them, which would cost
+  // about a third of what they take.
+  void begin() override {
+    constexpr std::chrono::milliseconds kMoment(1);
+    const WaitScope waiting;
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (!is_queued_ && !end_->wait_for(kMoment)) {
+      queue({});
+    }
+  }
+
+  const c10::intrusive_ptr<Future> host_future_;
+  c10::intrusive_ptr<Future> future_; // of results_, once somebody has asked
+  bool is_queued_ = false;
 };
 
 // A message. Gloo's Work of it ends in its wait(), which the first stream that waits calls, in its order. Nothing is queued
@@ -360,19 +372,8 @@ class MessageWork final : public StreamWork {
     return true;
   }
 
-  void synchronize() override {
-    begin();
-    StreamWork::synchronize();
-  }
-
   bool isCompleted() override {
-    {
-      const std::lock_guard<std::mutex> guard(lock_);
-      if (events_.empty()) {
-        return false;
-      }
-    }
-    return StreamWork::isCompleted();
+    return has_events() && StreamWork::isCompleted();
   }
 
   int sourceRank() const override {
@@ -398,6 +399,17 @@ class MessageWork final : public StreamWork {
     }
   }
 
+  // Where another thread waits for the host's part, this one may not.
+  void wait_for_end(std::chrono::milliseconds timeout) const {
+    if (timeout == kNoTimeout) {
+      end_->wait();
+    } else if (!end_->wait_for(timeout)) {
+      const auto text = "Timed out waiting " + std::to_string(timeout.count()) + "ms";
+      const auto error = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, text));
+      std::rethrow_exception(noticed_failure(error, description()));
+    }
+  }
+
   // For who calls wait() of the host's Work; null if another one has it.
   c10::intrusive_ptr<c10d::Work> take() {
     const std::lock_guard<std::mutex> guard(lock_);
@@ -405,7 +417,7 @@ class MessageWork final : public StreamWork {
     return std::exchange(unfinished_, {});
   }
 
-  void begin() {
+  void begin() override {
     const std::lock_guard<std::mutex> guard(lock_);
     if (!events_.empty()) {
       return;
@@ -421,11 +433,11 @@ class MessageWork final : public StreamWork {
     } else if (const auto error = end_->error()) {
       std::rethrow_exception(error);
     }
-    follow({{device_, current}}, std::exchange(outputs_, {}));
+    streams_ = {{device_, current}};
+    follow(std::exchange(outputs_, {}));
   }
 
-  std::mutex lock_; // of what follows, but for is_taken_, and of streams_ and events_ until there are some
-  c10::intrusive_ptr<c10d::Work> unfinished_;
+  c10::intrusive_ptr<c10d::Work> unfinished_; // with the lock, as outputs_
   StagedOutputs outputs_;
   std::atomic<bool> is_taken_{false};
   const c10::DeviceIndex device_;
@@ -514,16 +526,18 @@ c10::intrusive_ptr<c10d::Work> queue_work(
     const StagedOutputs& outputs,
     const std::string& description,
     const std::vector<c10::DeviceIndex>& devices,
-    CommunicationStreams& streams) {
+    CommunicationStreams& streams,
+    bool is_waited_for_next) {
   const auto host_future = future_of(*host_work);
   const bool are_plain = std::all_of(outputs.begin(), outputs.end(), [](const StagedOutput& output) {
     return !output.is_copy || is_plain_copy(output.tensor);
   });
-  if (operation == c10d::OpType::RECVANYSOURCE || !are_plain ||
+  const bool can_end = host_future != nullptr || is_message(operation);
+  if (!can_end || operation == c10d::OpType::RECVANYSOURCE || !are_plain ||
       !std::all_of(devices.begin(), devices.end(), is_queued)) {
     return nullptr;
   }
-  if (host_future == nullptr && is_message(operation)) {
+  if (host_future == nullptr) {
     return c10::make_intrusive<MessageWork>(
         host_work, operation, outputs, description, devices.front(), streams.host_queue());
   }
@@ -531,8 +545,10 @@ c10::intrusive_ptr<c10d::Work> queue_work(
   for (const auto device : devices) {
     own.emplace_back(device, streams.of(device));
   }
+  const bool has_copies =
+      std::any_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.is_copy; });
   return c10::make_intrusive<QueuedWork>(
-      host_work, host_future, operation, outputs, description, own, streams.host_queue());
+      host_work, host_future, operation, outputs, description, std::move(own), is_waited_for_next && !has_copies);
 }
 
 } // namespace c10::openreg

@@ -58,7 +58,7 @@ class TORCH_OPENREG_API CommunicationStreams {
 
   openreg_stream of(c10::DeviceIndex device);
 
-  // Of the group: the host's parts that somebody must wait for.
+  // Of the group: what messages hold is dropped there.
   const HostQueue& host_queue() const {
     return host_queue_;
   }
@@ -70,12 +70,15 @@ class TORCH_OPENREG_API CommunicationStreams {
 };
 
 // What the host's backend returned, as the Work of `outputs`. Null, and nothing is queued: the host must wait for it, as
-// a driver queues no host functions, a result has gaps between its elements and is no plain copy, or it is a message from
-// any rank, whose receiver asks for the sender.
+// a driver queues no host functions, a result has gaps between its elements and is no plain copy, it has no future and is no
+// message, or it is a message from any rank, whose receiver asks for the sender.
 //
-// Where `host_work` has no future, wait() of it ends it. The group's thread calls that (gloo's reduce_scatter); of a message
-// the stream that waits for it first does, which queues nothing else before: on the group's stream a message would hold
-// back what comes behind, which the peer may want before it answers.
+// A message's `host_work` has no future: its wait() ends it. The stream that waits for the message first calls that, and
+// nothing is queued before: on the group's stream a message would hold back what comes behind, which the peer may want
+// before it answers.
+//
+// `is_waited_for_next`: the caller's next step is wait(). Where no copies follow, nothing is queued before, and the host waits
+// up to a millisecond there: most small collectives end within it, and then no stream waits.
 //
 //   wait()         makes the current streams of `devices` wait, unless it gets a timeout or OPENREG_BLOCKING_WAIT=1 is
 //                  set: then the host waits, too. Throws the error of a collective that has failed already.
@@ -83,7 +86,7 @@ class TORCH_OPENREG_API CommunicationStreams {
 //                  future has them.
 //   isCompleted()  once the results are in device memory.
 //   getFuture()    of the list of outputs; done when the host's part is, with events behind the copies. After wait() it
-//                  waits for that: its caller finds a value. As that of `host_work`, where that has none.
+//                  waits for that: its caller finds a value. A message has none.
 // Memory of tensors is kept until the host's backend has done with it. Throws c10::Error.
 c10::intrusive_ptr<c10d::Work> queue_work(
     const c10::intrusive_ptr<c10d::Work>& host_work,
@@ -91,7 +94,8 @@ c10::intrusive_ptr<c10d::Work> queue_work(
     const StagedOutputs& outputs,
     const std::string& description,
     const std::vector<c10::DeviceIndex>& devices,
-    CommunicationStreams& streams);
+    CommunicationStreams& streams,
+    bool is_waited_for_next);
 
 // Whether OPENREG_BLOCKING_WAIT=1 has wait() hold the host up. Throws c10::Error for any value but 0, 1 and the empty one.
 bool host_is_to_wait();

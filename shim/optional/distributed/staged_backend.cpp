@@ -20,6 +20,7 @@
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/optional/distributed/gloo_limits.h"
 #include "shim/optional/distributed/recorded_call.h"
+#include "shim/optional/distributed/work_over_host.h"
 
 namespace c10::openreg {
 
@@ -92,16 +93,43 @@ class WorkOfAll final : public Work {
   const std::vector<c10::intrusive_ptr<Work>> works_;
 };
 
-// The elements of both in a row, where they lie so: NCCL asks for their numbers alone, and programs rely on it, while
-// gloo cuts the first dimension and compares the others.
-struct InARow {
-  InARow(const at::Tensor& one, const at::Tensor& other) : is_possible(one.is_contiguous() && other.is_contiguous()) {}
+// A rank's part of what an all_reduce makes of the inputs in a row: gloo's own reduce_scatter is that, too, but its Work ends in
+// wait() alone.
+class PartWork final : public WorkOverHost {
+ public:
+  PartWork(const c10::intrusive_ptr<Work>& reduce, const at::Tensor& part, const at::Tensor& output)
+      : WorkOverHost(reduce, c10d::OpType::REDUCE_SCATTER, ""),
+        future_(reduce->getFuture()->then(
+            [part, output](c10::ivalue::Future& sum) {
+              (void)sum.value(); // throws its error
+              const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+              output.copy_(part);
+              return c10::IValue(std::vector<at::Tensor>{output});
+            },
+            c10::ListType::ofTensors())) {}
 
-  at::Tensor operator()(const at::Tensor& tensor) const {
-    return is_possible ? tensor.view({-1}) : tensor;
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (!host_work().wait(timeout)) {
+      return false; // aborted
+    }
+    future_->waitAndThrow();
+    return true;
   }
 
-  const bool is_possible;
+  bool isCompleted() override {
+    return future_->completed();
+  }
+
+  std::exception_ptr exception() const override {
+    return future_->hasError() ? future_->exception_ptr() : nullptr;
+  }
+
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return future_;
+  }
+
+ private:
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
 // Whether a list with a tensor for each rank has openreg's of more than one size.
@@ -197,26 +225,32 @@ c10::intrusive_ptr<Work> StagedBackend::note(c10::intrusive_ptr<Work> work) {
 
 template <class Recorded, class Show, class Call>
 c10::intrusive_ptr<Work> StagedBackend::carry(
-    const char* name, const Recorded& recorded, const Show& show, const Call& call, c10d::OpType operation) {
+    const char* name,
+    bool is_async,
+    const Recorded& recorded,
+    const Show& show,
+    const Call& call,
+    c10d::OpType operation) {
   StagedTensors staged(getRank(), getSize(), streams_);
   auto shown = show(staged);
   if (auto work = planned(staged.device())) {
     return note(work);
   }
   const RecordedCall record(name, recorded, staged.device().is_privateuseone());
-  return note(staged.finish(call(shown), operation));
+  return note(staged.finish(call(shown), operation, !is_async));
 }
 
 template <class Call>
 c10::intrusive_ptr<Work> StagedBackend::in_place(
-    const char* name, const Tensors& tensors, const Call& call, TensorRole role) {
+    const char* name, bool is_async, const Tensors& tensors, const Call& call, TensorRole role) {
   GlooLimits(/*has_complex=*/true).see(tensors);
-  return carry(name, tensors, [&](StagedTensors& staged) { return staged.show(tensors, role); }, call);
+  return carry(name, is_async, tensors, [&](StagedTensors& staged) { return staged.show(tensors, role); }, call);
 }
 
 template <class Inputs, class Outputs, class Call>
 c10::intrusive_ptr<Work> StagedBackend::from_to(
     const char* name,
+    bool is_async,
     const Inputs& inputs,
     const Outputs& outputs,
     const Call& call,
@@ -227,6 +261,7 @@ c10::intrusive_ptr<Work> StagedBackend::from_to(
   limits.see(outputs);
   return carry(
       name,
+      is_async,
       inputs,
       [&](StagedTensors& staged) {
         auto from = staged.show(inputs, TensorRole::input);
@@ -250,6 +285,7 @@ const std::string StagedBackend::getBackendName() const {
 c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   return in_place(
       "gloo:broadcast",
+      options.asyncOp,
       tensors,
       [&](Tensors& host) { return host_->broadcast(host, options); },
       options.rootRank == getRank() ? TensorRole::kept : TensorRole::output);
@@ -257,19 +293,23 @@ c10::intrusive_ptr<Work> StagedBackend::broadcast(Tensors& tensors, const c10d::
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   require_reduction(tensors, options.reduceOp);
-  return in_place("gloo:all_reduce", tensors, [&](Tensors& host) { return host_->allreduce(host, options); });
+  return in_place(
+      "gloo:all_reduce", options.asyncOp, tensors, [&](Tensors& host) { return host_->allreduce(host, options); });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   require_reduction(tensors, options.reduceOp);
-  return in_place("gloo:all_reduce", tensors, [&](Tensors& host) { return host_->allreduce_coalesced(host, options); });
+  return in_place("gloo:all_reduce", options.asyncOp, tensors, [&](Tensors& host) {
+    return host_->allreduce_coalesced(host, options);
+  });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   require_reduction(tensors, options.reduceOp);
   return in_place(
       "gloo:reduce",
+      options.asyncOp,
       tensors,
       [&](Tensors& host) { return host_->reduce(host, options); },
       options.rootRank == getRank() ? TensorRole::in_out : TensorRole::used);
@@ -286,6 +326,7 @@ c10::intrusive_ptr<Work> StagedBackend::allgather_unevenly(
   require_own(input.numel(), outputs[own].numel(), "input", "output");
   return carry(
       "gloo:all_gather",
+      options.asyncOp,
       input,
       [&](StagedTensors& staged) { return staged.show_with_own(input, outputs, own); },
       [&](const Tensors& parts) {
@@ -304,31 +345,32 @@ c10::intrusive_ptr<Work> StagedBackend::allgather(
   if (outputs.size() == 1 && inputs.size() == 1 && is_uneven(outputs.front(), getSize())) {
     return allgather_unevenly(outputs.front(), inputs.front(), options);
   }
-  return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
+  return from_to("gloo:all_gather", options.asyncOp, inputs, outputs, [&](Tensors& from, TensorLists& to) {
     return host_->allgather(to, from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  return from_to("gloo:all_gather", input, output, [&](at::Tensor& from, at::Tensor& to) {
-    const InARow in_a_row(from, to);
-    auto row_from = in_a_row(from);
-    auto row_to = in_a_row(to);
+  return from_to("gloo:all_gather", options.asyncOp, input, output, [&](at::Tensor& from, at::Tensor& to) {
+    // NCCL asks for the number of elements alone, and programs rely on it, while gloo compares sizes.
+    const bool are_rows = from.is_contiguous() && to.is_contiguous();
+    auto row_from = are_rows ? from.view({-1}) : from;
+    auto row_to = are_rows ? to.view({-1}) : to;
     return host_->_allgather_base(row_to, row_from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_coalesced(
     TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, TensorLists& to) {
+  return from_to("gloo:all_gather", options.asyncOp, inputs, outputs, [&](Tensors& from, TensorLists& to) {
     return host_->allgather_coalesced(to, from, options);
   });
 }
 
 c10::intrusive_ptr<Work> StagedBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return from_to("gloo:all_gather", inputs, outputs, [&](Tensors& from, Tensors& to) {
+  return from_to("gloo:all_gather", options.asyncOp, inputs, outputs, [&](Tensors& from, Tensors& to) {
     return host_->allgather_into_tensor_coalesced(to, from, options);
   });
 }
@@ -337,6 +379,7 @@ c10::intrusive_ptr<Work> StagedBackend::gather(
     TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   return from_to(
       "gloo:gather",
+      options.asyncOp,
       inputs,
       outputs,
       [&](Tensors& from, TensorLists& to) { return host_->gather(to, from, options); },
@@ -346,77 +389,80 @@ c10::intrusive_ptr<Work> StagedBackend::gather(
 
 c10::intrusive_ptr<Work> StagedBackend::scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  return from_to("gloo:scatter", inputs, outputs, [&](TensorLists& from, Tensors& to) {
+  return from_to("gloo:scatter", options.asyncOp, inputs, outputs, [&](TensorLists& from, Tensors& to) {
     return host_->scatter(to, from, options);
   });
 }
 
-// A reduce to each rank, in copies of the inputs: gloo writes to the tensors of all ranks.
-c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_unevenly(
-    at::Tensor& output, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_in_a_row(
+    at::Tensor& output,
+    const Tensors& inputs,
+    int64_t begin,
+    const c10d::ReduceScatterOptions& options,
+    c10d::OpType operation) {
   GlooLimits limits(/*has_complex=*/true);
   limits.see(inputs);
   limits.see(output);
-  const auto own = static_cast<size_t>(getRank());
-  require_own(output.numel(), inputs[own].numel(), "output", "input");
+  require_reduction(output, options.reduceOp);
+  require_one_type(output, inputs);
   return carry(
       "gloo:reduce_scatter",
+      options.asyncOp,
       inputs,
-      [&](StagedTensors& staged) { return staged.show_to_use_up(inputs, own, output); },
-      [&](const Tensors& parts) {
-        return for_each_rank(parts, [&](Tensors& part, int rank) {
-          c10d::ReduceOptions reduce_options;
-          reduce_options.reduceOp = options.reduceOp;
-          reduce_options.rootRank = rank;
-          reduce_options.timeout = options.timeout;
-          return host_->reduce(part, reduce_options);
-        });
+      [&](StagedTensors& staged) {
+        auto row = staged.show_in_a_row(inputs, TensorRole::input);
+        return std::pair(std::move(row), staged.show(output, TensorRole::output));
       },
-      c10d::OpType::REDUCE_SCATTER);
+      [&](auto& shown) {
+        c10d::AllreduceOptions reduce_options;
+        reduce_options.reduceOp = options.reduceOp;
+        reduce_options.timeout = options.timeout;
+        Tensors row{shown.first};
+        const auto part = shown.first.narrow(0, begin, output.numel()).view(output.sizes());
+        return c10::make_intrusive<PartWork>(host_->allreduce(row, reduce_options), part, shown.second);
+      },
+      operation);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
-  require_reduction(outputs, options.reduceOp);
-  if (outputs.size() == 1 && inputs.size() == 1) {
-    require_one_type(outputs.front(), inputs.front());
+  const auto own = static_cast<size_t>(getRank());
+  if (outputs.size() != 1 || inputs.size() != 1 || inputs.front().size() != static_cast<size_t>(getSize()) ||
+      !outputs.front().is_privateuseone()) {
+    return host_->reduce_scatter(outputs, inputs, options); // which refuses it
   }
-  if (outputs.size() == 1 && inputs.size() == 1 && is_uneven(inputs.front(), getSize())) {
-    return reduce_scatter_unevenly(outputs.front(), inputs.front(), options);
+  int64_t begin = 0;
+  for (size_t i = 0; i < own; i++) {
+    begin += inputs.front()[i].numel();
   }
-  return from_to(
-      "gloo:reduce_scatter",
-      inputs,
-      outputs,
-      [&](TensorLists& from, Tensors& to) { return host_->reduce_scatter(to, from, options); },
-      c10d::OpType::REDUCE_SCATTER);
+  require_own(outputs.front().numel(), inputs.front()[own].numel(), "output", "input");
+  return reduce_scatter_in_a_row(outputs.front(), inputs.front(), begin, options, c10d::OpType::REDUCE_SCATTER);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
-  require_reduction(output, options.reduceOp);
-  return from_to(
-      "gloo:reduce_scatter",
-      input,
-      output,
-      [&](at::Tensor& from, at::Tensor& to) {
-        const InARow in_a_row(from, to);
-        auto row_from = in_a_row(from);
-        auto row_to = in_a_row(to);
-        return host_->_reduce_scatter_base(row_to, row_from, options);
-      },
-      c10d::OpType::_REDUCE_SCATTER_BASE);
+  if (!output.is_privateuseone() && !input.is_privateuseone()) {
+    return host_->_reduce_scatter_base(output, input, options);
+  }
+  const auto begin = getRank() * output.numel();
+  TORCH_CHECK(
+      input.numel() == output.numel() * getSize(),
+      "The input must have as many elements as the outputs of all ranks: ",
+      output.numel() * getSize(),
+      ", and not ",
+      input.numel());
+  return reduce_scatter_in_a_row(output, {input}, begin, options, c10d::OpType::_REDUCE_SCATTER_BASE);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  require_reduction(outputs, options.reduceOp);
-  return from_to(
-      "gloo:reduce_scatter",
-      inputs,
-      outputs,
-      [&](Tensors& from, Tensors& to) { return host_->reduce_scatter_tensor_coalesced(to, from, options); },
-      c10d::OpType::REDUCE_SCATTER);
+  TORCH_CHECK(
+      outputs.size() == inputs.size(), "There are ", inputs.size(), " inputs for ", outputs.size(), " outputs.");
+  std::vector<c10::intrusive_ptr<Work>> works;
+  for (size_t i = 0; i < outputs.size(); i++) {
+    works.push_back(_reduce_scatter_base(outputs[i], inputs[i], options));
+  }
+  return c10::make_intrusive<WorkOfAll>(std::move(works));
 }
 
 c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
@@ -435,7 +481,7 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall_base(
         "part of the input",
         "part of the output");
   }
-  return from_to("gloo:all_to_all", input, output, [&](at::Tensor& from, at::Tensor& to) {
+  return from_to("gloo:all_to_all", options.asyncOp, input, output, [&](at::Tensor& from, at::Tensor& to) {
     return host_->alltoall_base(to, from, output_sizes, input_sizes, options);
   });
 }
@@ -456,6 +502,7 @@ c10::intrusive_ptr<Work> StagedBackend::alltoall(
   require_own(inputs[own].numel(), outputs[own].numel(), "input", "output");
   return carry(
       "gloo:all_to_all",
+      options.asyncOp,
       inputs,
       [&](StagedTensors& staged) {
         auto from = staged.show_in_a_row(inputs, TensorRole::input);
@@ -473,6 +520,7 @@ c10::intrusive_ptr<Work> StagedBackend::send(Tensors& tensors, int rank, int tag
   require_peer(tensors, rank, getRank(), getSize());
   return carry(
       "gloo:send",
+      /*is_async=*/true,
       tensors,
       [&](StagedTensors& staged) { return staged.show(tensors, TensorRole::input); },
       [&](Tensors& shown) { return host_->send(shown, rank, tag); });
@@ -482,6 +530,7 @@ c10::intrusive_ptr<Work> StagedBackend::recv(Tensors& tensors, int rank, int tag
   require_peer(tensors, rank, getRank(), getSize());
   return carry(
       "gloo:recv",
+      /*is_async=*/true,
       tensors,
       [&](StagedTensors& staged) { return staged.show(tensors, TensorRole::output); },
       [&](Tensors& shown) { return host_->recv(shown, rank, tag); });

@@ -109,23 +109,31 @@ class TORCH_OPENREG_API StagedBackend : public c10d::Backend {
   c10::intrusive_ptr<Work> planned(const c10::Device& device);
   c10::intrusive_ptr<Work> allgather_unevenly(
       Tensors& outputs, const at::Tensor& input, const c10d::AllgatherOptions& options);
-  c10::intrusive_ptr<Work> reduce_scatter_unevenly(
-      at::Tensor& output, Tensors& inputs, const c10d::ReduceScatterOptions& options);
+  // This rank's part begins at element `begin` of the inputs in a row.
+  c10::intrusive_ptr<Work> reduce_scatter_in_a_row(
+      at::Tensor& output,
+      const Tensors& inputs,
+      int64_t begin,
+      const c10d::ReduceScatterOptions& options,
+      c10d::OpType operation);
 
   // What `show(staged)` shows, given to `call`. `name` is the event's in a profile, of the tensors `recorded`, and lives for ever.
+  // Not `is_async`: its caller's next step is wait().
   template <class Recorded, class Show, class Call>
   c10::intrusive_ptr<Work> carry(
       const char* name,
+      bool is_async,
       const Recorded& recorded,
       const Show& show,
       const Call& call,
       c10d::OpType operation = c10d::OpType::UNKNOWN); // unknown: as its Work says
   template <class Call>
   c10::intrusive_ptr<Work> in_place(
-      const char* name, const Tensors& tensors, const Call& call, TensorRole role = TensorRole::in_out);
+      const char* name, bool is_async, const Tensors& tensors, const Call& call, TensorRole role = TensorRole::in_out);
   template <class Inputs, class Outputs, class Call>
   c10::intrusive_ptr<Work> from_to(
       const char* name,
+      bool is_async,
       const Inputs& inputs,
       const Outputs& outputs,
       const Call& call,

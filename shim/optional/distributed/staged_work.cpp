@@ -147,7 +147,7 @@ class StagedWork final : public WorkOverHost {
       : WorkOverHost(host_work, operation, description),
         devices_(std::move(devices)),
         outputs_(std::make_shared<Outputs>(std::move(outputs))),
-        future_(make_future(*outputs_)) {
+        future_(make_future(tensors_of(*outputs_))) {
     if (const auto host_future = future_of(*host_work)) {
       ends_by_itself_ = true;
       std::shared_ptr<Return> end(new Return{.outputs = outputs_, .future = future_, .description = description});
@@ -311,20 +311,6 @@ at::Tensor StagedTensors::show_filled(const at::Tensor& output, const at::Tensor
   return host;
 }
 
-StagedTensors::Tensors StagedTensors::show_to_use_up(const Tensors& inputs, size_t own, const at::Tensor& output) {
-  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-  Tensors shown;
-  for (size_t i = 0; i < inputs.size(); i++) {
-    if (i == own) {
-      shown.push_back(show_filled(output, inputs[i]));
-    } else {
-      const RaceMute mute(see(inputs[i], TensorRole::input));
-      shown.push_back(shown_as_copy(inputs[i], TensorRole::input));
-    }
-  }
-  return shown;
-}
-
 StagedTensors::Tensors StagedTensors::show_with_own(const at::Tensor& input, const Tensors& outputs, size_t own) {
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
   Tensors shown;
@@ -334,7 +320,8 @@ StagedTensors::Tensors StagedTensors::show_with_own(const at::Tensor& input, con
   return shown;
 }
 
-c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation) {
+c10::intrusive_ptr<c10d::Work> StagedTensors::finish(
+    c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation, bool is_waited_for_next) {
   is_finished_ = true;
   if (seen_.empty()) {
     return host_work;
@@ -349,7 +336,7 @@ c10::intrusive_ptr<c10d::Work> StagedTensors::finish(c10::intrusive_ptr<c10d::Wo
       devices.push_back(device.index());
     }
   }
-  if (auto queued = queue_work(host_work, operation, outputs_, text, devices, streams_)) {
+  if (auto queued = queue_work(host_work, operation, outputs_, text, devices, streams_, is_waited_for_next)) {
     return queued;
   }
   return c10::make_intrusive<StagedWork>(host_work, operation, std::move(outputs_), text, std::move(devices));

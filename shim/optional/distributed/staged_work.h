@@ -61,10 +61,6 @@ class StagedTensors {
   // input is copied once.
   at::Tensor show_in_a_row(const Tensors& tensors, TensorRole role);
 
-  // As show() of an output and of inputs, of which the host's backend may write to each. What is shown for input `own`
-  // becomes the output. An input is copied once.
-  Tensors show_to_use_up(const Tensors& inputs, size_t own, const at::Tensor& output);
-
   // As show() of outputs, of which the one of this rank has the input's elements from the start.
   Tensors show_with_own(const at::Tensor& input, const Tensors& outputs, size_t own);
 
@@ -81,7 +77,9 @@ class StagedTensors {
   // the list of the output tensors; errors and timeouts are those of `host_work`, with a line that says which collective
   // of which tensors it was, and results are not brought back then. A Work without a future brings them back in wait().
   c10::intrusive_ptr<c10d::Work> finish(
-      c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation = c10d::OpType::UNKNOWN);
+      c10::intrusive_ptr<c10d::Work> host_work,
+      c10d::OpType operation = c10d::OpType::UNKNOWN,
+      bool is_waited_for_next = false);
 
  private:
   // What each way to show an openreg tensor begins with. The result says that the detector's notes have been made.

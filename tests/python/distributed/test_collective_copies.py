@@ -62,10 +62,10 @@ def one_tensor(rank: int, device: torch.device) -> None:
 
 @check
 def into_one_tensor(rank: int, device: torch.device) -> None:
-    """Inputs to the host."""
+    """Inputs to the host. A sum of parts is made in a copy."""
     x, both = torch.ones(N, device=device), torch.ones(2 * N, device=device)
     assert_copied(lambda: dist.all_gather_into_tensor(both, x, async_op=True), 0, N)
-    assert_copied(lambda: dist.reduce_scatter_tensor(x, both, async_op=True), 0, 2 * N)
+    assert_copied(lambda: dist.reduce_scatter_tensor(x, both, async_op=True), 2 * N, 2 * N)
     other = torch.ones(2 * N, device=device)
     assert_copied(lambda: dist.all_to_all_single(both, other, async_op=True), 0, 2 * N)
 
@@ -78,7 +78,7 @@ def lists(rank: int, device: torch.device) -> None:
     assert_copied(lambda: dist.all_gather(parts, x, async_op=True), 0, N)
     assert_copied(lambda: dist.gather(x, own, 0, async_op=True), 0, N)
     assert_copied(lambda: dist.scatter(x, own, 0, async_op=True), 0, 2 * N if rank == 0 else 0)
-    assert_copied(lambda: dist.reduce_scatter(x, parts, async_op=True), 0, 2 * N)
+    assert_copied(lambda: dist.reduce_scatter(x, parts, async_op=True), 2 * N, 2 * N)
     others = [torch.ones(N, device=device) for _ in range(2)]
     assert_copied(lambda: dist.all_to_all(others, parts, async_op=True), 2 * N, 2 * N)
 

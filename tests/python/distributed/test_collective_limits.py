@@ -127,13 +127,15 @@ def premultiplied_sums(rank: int, device: torch.device) -> None:
 
 @check
 def parts(rank: int, device: torch.device) -> None:
-    """Parts of all_to_all_single() that don't add up to the tensor, or are negative."""
+    """Parts that don't add up to the tensor, or are negative."""
     x, y = torch.zeros(4, device=device), torch.zeros(4, device=device)
     for received, sent in (([3, 3], [2, 2]), ([2, 2], [3, 3]), ([5, -1], [5, -1]), ([4], [4])):
         with pytest.raises(RuntimeError, match=r"[Ss]plit"):
             dist.all_to_all_single(x, y, received, sent, async_op=True)
     with pytest.raises(RuntimeError, match="divide equally"):
         dist.all_to_all_single(torch.zeros(5, device=device), torch.zeros(5, device=device), async_op=True)
+    with pytest.raises(RuntimeError, match="outputs of all ranks: 8, and not 5"):
+        dist.reduce_scatter_tensor(x, torch.zeros(5, device=device), async_op=True)
     assert_group_is_well(device)
 
 
@@ -169,6 +171,7 @@ def one_type(rank: int, device: torch.device) -> None:
             "all_gather": lambda mixed=mixed: group.allgather([mixed], [make(3)]),
             "reduce_scatter": lambda mixed=mixed: group.reduce_scatter([make(3)], [mixed]),
             "all_to_all": lambda n=n: group.alltoall([whole(3), whole(n)], [make(3), make(n)]),
+            "reduce_scatter_tensor": lambda: group._reduce_scatter_base(make(3), whole(6)),
             "all_to_all_single": lambda: group.alltoall_base(whole(4), make(4), [], []),
         }
         for name, call in calls.items():

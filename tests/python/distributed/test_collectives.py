@@ -209,11 +209,6 @@ def wrong_sizes(device: torch.device, later: bool) -> list[torch.Tensor]:
     return []
 
 
-def wrong_dtypes(device: torch.device, later: bool) -> list[torch.Tensor]:
-    finish(dist.reduce_scatter_tensor(torch.empty(2, device=device), values(device, 4, dtype=torch.int64)))
-    return []
-
-
 OPS = dist.ReduceOp
 COLLECTIVES: dict[str, Callable[[torch.device, bool], list[torch.Tensor]]] = {
     "sum": reduced(OPS.SUM),
@@ -248,7 +243,6 @@ COLLECTIVES: dict[str, Callable[[torch.device, bool], list[torch.Tensor]]] = {
         view_of_a_larger_storage,
         parameter,
         wrong_sizes,
-        wrong_dtypes,
     )
 }
 
@@ -568,7 +562,7 @@ def wait_with_a_timeout(rank: int, device: torch.device) -> None:
     part, peer = torch.zeros(1, device=device), Peer(rank)
     work = dist.reduce_scatter_tensor(part, torch.full((2,), 1.0 + rank, device=device), group=group, async_op=True)
     if rank == 0:
-        with pytest.raises(RuntimeError, match=r"(?s)Timed out.*In reduce_scatter_tensor in rank 0 of 2"):
+        with pytest.raises(RuntimeError, match=r"(?s)timed out.*In reduce_scatter_tensor in rank 0 of 2"):
             work.wait(datetime.timedelta(milliseconds=100))
         peer.come()
     work.wait()
