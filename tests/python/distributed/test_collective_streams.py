@@ -122,9 +122,7 @@ def reduce_scatter_goes_on(rank: int, device: torch.device) -> None:
     work = dist.reduce_scatter_tensor(out, whole, async_op=True)
     early = out.clone()
     if rank == 0:
-        with pytest.raises(
-            RuntimeError, match=r"timed out!?\nIn reduce_scatter_tensor in rank 0 of 2: float32"
-        ):
+        with pytest.raises(RuntimeError, match=r"timed out!?\nIn reduce_scatter_tensor in rank 0 of 2: float32"):
             work.wait(datetime.timedelta(milliseconds=10))
     work.wait()
     if rank == 0:

@@ -32,9 +32,8 @@ def threads() -> list[str]:
 
 def threads_of_gloo() -> int:
     """Those of connected groups, without the short one that answers another rank's message, however late that comes."""
-    for thread in threading.enumerate():
-        if thread.name == "openreg connects a group":  # of a case before, whose group this rank has not used
-            thread.join()
+    while "openreg:connect" in threads():  # of a case before, whose group this rank has not used
+        time.sleep(0.01)
     return sum("gloo" in name for name in threads())
 
 
@@ -254,13 +253,14 @@ def rank_main(rank: int, folder: Path) -> None:
             errors[case.__name__] = traceback.format_exc()
         (folder / f"rank{rank}").write_text(json.dumps(errors))
         dist.barrier()
+    is_seen = len(threading.enumerate()) > 1 or "openreg:groups" not in threads()
+    errors["the thread isn't in Python's list"] = str(threading.enumerate()) if is_seen else ""
     try:
         after_a_rank_has_left(rank, device, store)
         errors[after_a_rank_has_left.__name__] = ""
     except BaseException:
         errors[after_a_rank_has_left.__name__] = traceback.format_exc()
-    names = [thread.name for thread in threading.enumerate() if "late groups" in thread.name]
-    errors["the thread ends"] = "" if not names else str(names)
+    errors["the thread ends"] = "" if "openreg:groups" not in threads() else str(threads())
     (folder / f"rank{rank}").write_text(json.dumps(errors))
 
 
@@ -297,7 +297,10 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return found
 
 
-@pytest.mark.parametrize("name", [*(case.__name__ for case in (*CASES, after_a_rank_has_left)), "the thread ends"])
+OF_THE_THREAD = ["the thread isn't in Python's list", "the thread ends"]
+
+
+@pytest.mark.parametrize("name", [*(case.__name__ for case in (*CASES, after_a_rank_has_left)), *OF_THE_THREAD])
 def test_first_use(ranks: list[dict[str, Any]], name: str) -> None:
     for rank, report in enumerate(ranks):
         assert report["errors"].get(name, f"not run\n{report['output']}") == "", f"rank {rank}"

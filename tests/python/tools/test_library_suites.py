@@ -91,6 +91,7 @@ def test_results(suites: Any, library: dict[str, Any], tmp_path: Path) -> None:
     finally:
         del suites.SUITES["library"]
     assert "| all | 5 / 3 / 1 | 4 / 4 / 1 |" in page.read_text() and "`test_hangs`: why" in page.read_text()
+    assert "- library: 1: Requires: [GPUs>=2]\n" in page.read_text()
 
 
 # every second function, with its first parameters; only classes of so many ranks, or what the CPU skips for want of GPUs
