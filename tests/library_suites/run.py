@@ -96,6 +96,7 @@ def pytest(suite: Suite, way: str, folder: Path, report: Path, *arguments: str, 
     command = [
         sys.executable,
         *["-m", "pytest", "-q", "-p", "sample", "-p", "no:cacheprovider", "-o", "addopts="],
+        *["-W", "ignore::FutureWarning"],  # PyTorch's, of what is newer than the library: some make errors of warnings
         *arguments,
     ]
     files = dict.fromkeys(name.partition("::")[0] for name in ids) if ids is not None else suite.tests

@@ -394,64 +394,75 @@ c10::intrusive_ptr<Work> StagedBackend::scatter(
   });
 }
 
-c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_in_a_row(
-    at::Tensor& output,
-    const Tensors& inputs,
-    int64_t begin,
-    const c10d::ReduceScatterOptions& options,
-    c10d::OpType operation) {
-  GlooLimits limits(/*has_complex=*/true);
-  limits.see(inputs);
-  limits.see(output);
-  require_reduction(output, options.reduceOp);
-  require_one_type(output, inputs);
-  return carry(
-      "gloo:reduce_scatter",
-      options.asyncOp,
-      inputs,
-      [&](StagedTensors& staged) {
-        auto row = staged.show_in_a_row(inputs, TensorRole::input);
-        return std::pair(std::move(row), staged.show(output, TensorRole::output));
-      },
-      [&](auto& shown) {
-        c10d::AllreduceOptions reduce_options;
-        reduce_options.reduceOp = options.reduceOp;
-        reduce_options.timeout = options.timeout;
-        Tensors row{shown.first};
-        const auto part = shown.first.narrow(0, begin, output.numel()).view(output.sizes());
-        return c10::make_intrusive<PartWork>(host_->allreduce(row, reduce_options), part, shown.second);
-      },
-      operation);
-}
-
+// A reduce to each rank, as gloo's own but with a future, in copies of the inputs: gloo writes to the tensors of all ranks.
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
-  const auto own = static_cast<size_t>(getRank());
   if (outputs.size() != 1 || inputs.size() != 1 || inputs.front().size() != static_cast<size_t>(getSize()) ||
       !outputs.front().is_privateuseone()) {
     return host_->reduce_scatter(outputs, inputs, options); // which refuses it
   }
-  int64_t begin = 0;
-  for (size_t i = 0; i < own; i++) {
-    begin += inputs.front()[i].numel();
-  }
-  require_own(outputs.front().numel(), inputs.front()[own].numel(), "output", "input");
-  return reduce_scatter_in_a_row(outputs.front(), inputs.front(), begin, options, c10d::OpType::REDUCE_SCATTER);
+  auto& output = outputs.front();
+  auto& parts = inputs.front();
+  const auto own = static_cast<size_t>(getRank());
+  GlooLimits limits(/*has_complex=*/true);
+  limits.see(parts);
+  limits.see(output);
+  require_reduction(output, options.reduceOp);
+  require_one_type(output, parts);
+  require_own(output.numel(), parts[own].numel(), "output", "input");
+  return carry(
+      "gloo:reduce_scatter",
+      options.asyncOp,
+      parts,
+      [&](StagedTensors& staged) { return staged.show_to_use_up(parts, own, output); },
+      [&](const Tensors& shown) {
+        return for_each_rank(shown, [&](Tensors& part, int rank) {
+          c10d::ReduceOptions reduce_options;
+          reduce_options.reduceOp = options.reduceOp;
+          reduce_options.rootRank = rank;
+          reduce_options.timeout = options.timeout;
+          return host_->reduce(part, reduce_options);
+        });
+      },
+      c10d::OpType::REDUCE_SCATTER);
 }
 
+// An all_reduce of the inputs, and this rank's part of it.
 c10::intrusive_ptr<Work> StagedBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   if (!output.is_privateuseone() && !input.is_privateuseone()) {
     return host_->_reduce_scatter_base(output, input, options);
   }
-  const auto begin = getRank() * output.numel();
+  GlooLimits limits(/*has_complex=*/true);
+  limits.see(input);
+  limits.see(output);
+  require_reduction(output, options.reduceOp);
+  require_one_type(output, {input});
   TORCH_CHECK(
       input.numel() == output.numel() * getSize(),
       "The input must have as many elements as the outputs of all ranks: ",
       output.numel() * getSize(),
       ", and not ",
       input.numel());
-  return reduce_scatter_in_a_row(output, {input}, begin, options, c10d::OpType::_REDUCE_SCATTER_BASE);
+  return carry(
+      "gloo:reduce_scatter",
+      options.asyncOp,
+      input,
+      [&](StagedTensors& staged) {
+        auto sums = staged.show_in_a_row({input}, TensorRole::input);
+        return std::pair(std::move(sums), staged.show(output, TensorRole::output));
+      },
+      [&](auto& shown) {
+        auto& [sums, result] = shown;
+        c10d::AllreduceOptions reduce_options;
+        reduce_options.reduceOp = options.reduceOp;
+        reduce_options.timeout = options.timeout;
+        Tensors row{sums};
+        const auto count = output.numel();
+        const auto part = sums.narrow(0, getRank() * count, count).view(output.sizes());
+        return c10::make_intrusive<PartWork>(host_->allreduce(row, reduce_options), part, result);
+      },
+      c10d::OpType::_REDUCE_SCATTER_BASE);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::reduce_scatter_tensor_coalesced(

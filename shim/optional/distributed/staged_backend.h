@@ -109,13 +109,6 @@ class TORCH_OPENREG_API StagedBackend : public c10d::Backend {
   c10::intrusive_ptr<Work> planned(const c10::Device& device);
   c10::intrusive_ptr<Work> allgather_unevenly(
       Tensors& outputs, const at::Tensor& input, const c10d::AllgatherOptions& options);
-  // This rank's part begins at element `begin` of the inputs in a row.
-  c10::intrusive_ptr<Work> reduce_scatter_in_a_row(
-      at::Tensor& output,
-      const Tensors& inputs,
-      int64_t begin,
-      const c10d::ReduceScatterOptions& options,
-      c10d::OpType operation);
 
   // What `show(staged)` shows, given to `call`. `name` is the event's in a profile, of the tensors `recorded`, and lives for ever.
   // Not `is_async`: its caller's next step is wait().

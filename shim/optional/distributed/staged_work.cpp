@@ -311,6 +311,20 @@ at::Tensor StagedTensors::show_filled(const at::Tensor& output, const at::Tensor
   return host;
 }
 
+StagedTensors::Tensors StagedTensors::show_to_use_up(const Tensors& inputs, size_t own, const at::Tensor& output) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+  Tensors shown;
+  for (size_t i = 0; i < inputs.size(); i++) {
+    if (i == own) {
+      shown.push_back(show_filled(output, inputs[i]));
+    } else {
+      const RaceMute mute(see(inputs[i], TensorRole::input));
+      shown.push_back(shown_as_copy(inputs[i], TensorRole::input));
+    }
+  }
+  return shown;
+}
+
 StagedTensors::Tensors StagedTensors::show_with_own(const at::Tensor& input, const Tensors& outputs, size_t own) {
   const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
   Tensors shown;

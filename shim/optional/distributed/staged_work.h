@@ -61,6 +61,10 @@ class StagedTensors {
   // input is copied once.
   at::Tensor show_in_a_row(const Tensors& tensors, TensorRole role);
 
+  // As show() of an output and of inputs, of which the host's backend may write to each. What is shown for input `own`
+  // becomes the output. An input is copied once.
+  Tensors show_to_use_up(const Tensors& inputs, size_t own, const at::Tensor& output);
+
   // As show() of outputs, of which the one of this rank has the input's elements from the start.
   Tensors show_with_own(const at::Tensor& input, const Tensors& outputs, size_t own);
 

@@ -90,6 +90,20 @@ def ring_of_messages(rank: int, device: torch.device) -> None:
         assert received.tolist() == [float((rank - 1) % WORLD)] * 2
 
 
+def sums_as_on_the_cpu(rank: int, device: torch.device) -> None:
+    """To the bit, which with more than two ranks depends on the order of the sums: gloo has more than one."""
+    group = dist.new_group(list(range(WORLD)), backend="gloo")
+    parts = list(torch.randn(WORLD, 100, generator=torch.Generator().manual_seed(rank)))
+    sums = []
+    for place in (torch.device("cpu"), device):
+        own, out, whole = torch.cat(parts).to(place), torch.empty(2, 100, device=place), parts[0].clone().to(place)
+        dist.reduce_scatter(out[0], list(own.clone().chunk(WORLD)), group=group)  # gloo writes to its inputs
+        dist.reduce_scatter_tensor(out[1], own, group=group)
+        dist.all_reduce(whole, group=group)
+        sums.append(torch.cat([*out, whole]).cpu())
+    assert torch.equal(*sums)
+
+
 def block_of_messages(rank: int, device: torch.device) -> None:
     group = dist.new_group(list(range(WORLD)), backend="openreg_gloo")
     received, sent = torch.empty(2, device=device), torch.full((2,), float(rank), device=device)
@@ -221,6 +235,7 @@ CASES = (
     many_unused_groups,
     two_ranks_of_four,
     ring_of_messages,
+    sums_as_on_the_cpu,
     block_of_messages,
     from_any_source,
     late_rank,
