@@ -137,6 +137,15 @@ gelu_slope(double x, bool is_tanh)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT_TWO_BY_PI * (1 + 3 * 0.044715 * x * x);
 }
 
+void
+check_elementwise_regroup(const check_elementwise *op, double *v)
+{
+    if (op->what != ADDCMUL && op->what != ADDCDIV)
+        return;
+    v[1] = op->what == ADDCMUL ? v[1] * v[2] : v[1] / v[2];
+    v[2] = 1;
+}
+
 double
 check_elementwise_real(const check_elementwise *op, const double *v)
 {
