@@ -43,6 +43,7 @@ class _Thread:
         try:
             self._run()
         finally:
+            del self._run  # which may keep this object, and a group
             self._has_ended.set()
 
     def join(self, timeout: float) -> None:

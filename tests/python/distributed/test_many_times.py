@@ -188,10 +188,11 @@ def groups(rank: int, device: torch.device, count: int) -> None:
     early = 40  # streams of a device are 32, in turn, and a simulated one has a thread
     for i in range(count):
         group = dist.new_group()
-        dist.all_reduce(x, group=group)
+        work = dist.all_reduce(x, group=group, async_op=True)  # on a stream, however soon it ends
+        work.wait()
         dist.all_reduce(torch.ones(3), group=group)
         dist.destroy_process_group(group)
-        del group
+        del group, work
         if i == early:
             torch.openreg.synchronize(device)
             before = (threads(), files(), resident())
