@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch.multiprocessing import _set_thread_name
 
 _LONG = timedelta(days=3650)  # a process may use a group for the first time after days
 _STOP = ""  # instead of a group's name
@@ -39,8 +40,8 @@ class _Thread:
         _thread.start_new_thread(self._main, ())
 
     def _main(self) -> None:
-        torch.multiprocessing._set_thread_name(self._name)
         try:
+            _set_thread_name(self._name)
             self._run()
         finally:
             del self._run  # which may keep this object, and a group

@@ -277,7 +277,7 @@ class QueuedWork final : public StreamWork {
       const StagedOutputs& outputs,
       const std::string& description,
       Streams streams,
-      bool is_waited_for_next)
+      bool is_queued_at_once)
       : StreamWork(host_work, operation, outputs, description),
         host_future_(host_future) {
     streams_ = std::move(streams);
@@ -285,7 +285,7 @@ class QueuedWork final : public StreamWork {
     host_future->addCallback([flight = std::make_shared<ResultsInFlight>(), end = end_, description](Future& host) {
       end->set(host.hasError() ? noticed_failure(host.exception_ptr(), description) : nullptr);
     });
-    if (!is_waited_for_next) {
+    if (is_queued_at_once) {
       queue(outputs);
     }
   }
@@ -334,7 +334,7 @@ class QueuedWork final : public StreamWork {
     const WaitScope waiting;
     const std::lock_guard<std::mutex> guard(lock_);
     if (!is_queued_ && !end_->wait_for(kMoment)) {
-      queue({});
+      queue({}); // there are no copies
     }
   }
 
@@ -527,7 +527,7 @@ c10::intrusive_ptr<c10d::Work> queue_work(
     const std::string& description,
     const std::vector<c10::DeviceIndex>& devices,
     CommunicationStreams& streams,
-    bool is_waited_for_next) {
+    bool is_async) {
   const auto host_future = future_of(*host_work);
   const bool are_plain = std::all_of(outputs.begin(), outputs.end(), [](const StagedOutput& output) {
     return !output.is_copy || is_plain_copy(output.tensor);
@@ -548,7 +548,7 @@ c10::intrusive_ptr<c10d::Work> queue_work(
   const bool has_copies =
       std::any_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.is_copy; });
   return c10::make_intrusive<QueuedWork>(
-      host_work, host_future, operation, outputs, description, std::move(own), is_waited_for_next && !has_copies);
+      host_work, host_future, operation, outputs, description, std::move(own), is_async || has_copies);
 }
 
 } // namespace c10::openreg

@@ -77,7 +77,7 @@ class TORCH_OPENREG_API CommunicationStreams {
 // nothing is queued before: on the group's stream a message would hold back what comes behind, which the peer may want
 // before it answers.
 //
-// `is_waited_for_next`: the caller's next step is wait(). Where no copies follow, nothing is queued before, and the host waits
+// Not `is_async`: the caller's next step is wait(). Where no copies follow, nothing is queued before, and the host waits
 // up to a millisecond there: most small collectives end within it, and then no stream waits.
 //
 //   wait()         makes the current streams of `devices` wait, unless it gets a timeout or OPENREG_BLOCKING_WAIT=1 is
@@ -95,7 +95,7 @@ c10::intrusive_ptr<c10d::Work> queue_work(
     const std::string& description,
     const std::vector<c10::DeviceIndex>& devices,
     CommunicationStreams& streams,
-    bool is_waited_for_next);
+    bool is_async);
 
 // Whether OPENREG_BLOCKING_WAIT=1 has wait() hold the host up. Throws c10::Error for any value but 0, 1 and the empty one.
 bool host_is_to_wait();

@@ -237,7 +237,7 @@ c10::intrusive_ptr<Work> StagedBackend::carry(
     return note(work);
   }
   const RecordedCall record(name, recorded, staged.device().is_privateuseone());
-  return note(staged.finish(call(shown), operation, !is_async));
+  return note(staged.finish(call(shown), operation, is_async));
 }
 
 template <class Call>

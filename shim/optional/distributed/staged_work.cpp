@@ -335,7 +335,7 @@ StagedTensors::Tensors StagedTensors::show_with_own(const at::Tensor& input, con
 }
 
 c10::intrusive_ptr<c10d::Work> StagedTensors::finish(
-    c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation, bool is_waited_for_next) {
+    c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation, bool is_async) {
   is_finished_ = true;
   if (seen_.empty()) {
     return host_work;
@@ -350,7 +350,7 @@ c10::intrusive_ptr<c10d::Work> StagedTensors::finish(
       devices.push_back(device.index());
     }
   }
-  if (auto queued = queue_work(host_work, operation, outputs_, text, devices, streams_, is_waited_for_next)) {
+  if (auto queued = queue_work(host_work, operation, outputs_, text, devices, streams_, is_async)) {
     return queued;
   }
   return c10::make_intrusive<StagedWork>(host_work, operation, std::move(outputs_), text, std::move(devices));

@@ -81,9 +81,7 @@ class StagedTensors {
   // the list of the output tensors; errors and timeouts are those of `host_work`, with a line that says which collective
   // of which tensors it was, and results are not brought back then. A Work without a future brings them back in wait().
   c10::intrusive_ptr<c10d::Work> finish(
-      c10::intrusive_ptr<c10d::Work> host_work,
-      c10d::OpType operation = c10d::OpType::UNKNOWN,
-      bool is_waited_for_next = false);
+      c10::intrusive_ptr<c10d::Work> host_work, c10d::OpType operation = c10d::OpType::UNKNOWN, bool is_async = true);
 
  private:
   // What each way to show an openreg tensor begins with. The result says that the detector's notes have been made.
