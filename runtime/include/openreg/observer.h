@@ -79,8 +79,8 @@ typedef struct openreg_observer {
     /* An action of the allocator, in order on each device. Called under the cache's lock. */
     void (*memory)(void *ctx, const openreg_memory_event *event);
 
-    /* The new state of a block: OPENREG_BLOCK_ALLOCATED; _RECORDED, with `device` and `stream`; _FREE, before another
-     * thread can allocate it, with `size` 0; _GONE. */
+    /* The new state of a block of `size` bytes, as it was requested: OPENREG_BLOCK_ALLOCATED; _RECORDED, with `device` and
+     * `stream`; _FREE, under the cache's lock, before another thread can allocate it; _GONE, of a range with any blocks. */
     void (*block)(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device, openreg_stream stream);
     void (*order)(void *ctx, const openreg_order *order);
     /* A call is about to use a stream, or an event, of a device that was lost in `first_call`, and will fail. */

@@ -32,7 +32,7 @@ see_block(void *ctx, int32_t what, const void *address, uint64_t size, int32_t d
         openreg_races_block_recorded(address, size, device, stream);
         break;
     case OPENREG_BLOCK_FREE:
-        openreg_races_block_freed(address);
+        openreg_races_block_freed(address, size);
         break;
     default:
         openreg_lab_races_forget(address, size);

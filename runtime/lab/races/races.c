@@ -31,12 +31,6 @@ static _Atomic uint32_t published; /* both */
 static atomic_int allowed;
 static _Thread_local int muted;
 
-/* Sizes of blocks that were given lately, by address: most blocks live shortly. Guarded by the lock. */
-static struct {
-    const void *address; /* NULL: none */
-    uint64_t size;
-} lately[64];
-
 uint32_t
 openreg_lab_races_flags(void)
 {
@@ -53,7 +47,6 @@ forget_all(void)
     openreg_clock_reset();
     openreg_recorded_blocks_reset();
     openreg_marks_reset();
-    memset(lately, 0, sizeof lately); /* blocks may be freed while nobody looks */
 }
 
 /* The line of a stream. If there are too many, all of them are reset. The lock is held. */
@@ -460,11 +453,17 @@ openreg_lab_races_forget(const void *address, uint64_t size)
     openreg_lock_release(&lock);
 }
 
+static uint64_t
+whole_blocks(uint64_t size)
+{
+    return (size + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT;
+}
+
 void
 openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream)
 {
     openreg_lock_acquire(&lock);
-    if (!openreg_recorded_blocks_add((uint64_t)(uintptr_t)address, size, line_of(device, stream)))
+    if (!openreg_recorded_blocks_add((uint64_t)(uintptr_t)address, whole_blocks(size), line_of(device, stream)))
         forget_all();
     openreg_lock_release(&lock);
 }
@@ -479,25 +478,10 @@ pass_to_allocator(uint64_t start, uint64_t size, uint32_t line)
         openreg_shadow_forget(start, size);
 }
 
-static uint64_t
-whole_blocks(uint64_t size)
-{
-    return (size + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT;
-}
-
-static size_t
-lately_of(const void *address)
-{
-    return (uintptr_t)address / BLOCK_UNIT % (sizeof lately / sizeof lately[0]);
-}
-
 void
 openreg_races_block_given(const void *address, uint64_t size)
 {
-    const size_t slot = lately_of(address);
     openreg_lock_acquire(&lock);
-    lately[slot].address = address;
-    lately[slot].size = size;
     openreg_shadow_give((uint64_t)(uintptr_t)address, whole_blocks(size));
     openreg_lock_release(&lock);
 }
@@ -515,41 +499,14 @@ origin_of_free(const char place[PLACE])
     return origin;
 }
 
-/* The size of a block that is freed; 0: it wasn't given lately. The lock is held. */
-static uint64_t
-take_lately(const void *address)
-{
-    const size_t slot = lately_of(address);
-    if (lately[slot].address != address)
-        return 0;
-    lately[slot].address = NULL;
-    return lately[slot].size;
-}
-
-/* The same, of any block; 0: it isn't one. Without the lock, which is a leaf. */
-static uint64_t
-size_of_live(const void *address)
-{
-    openreg_pointer_info info = {.struct_size = sizeof info};
-    const openreg_status status = openreg_pointer_get_info(address, &info);
-    return status == OPENREG_OK && info.live && info.base == address ? info.size : 0;
-}
-
 void
-openreg_races_block_freed(const void *address)
+openreg_races_block_freed(const void *address, uint64_t size)
 {
     char place[PLACE];
     /* Not here(), which may take the GIL: a deleter must not wait for it. */
     openreg_observers_place(place, sizeof place);
     openreg_lock_acquire(&lock);
-    uint64_t size = take_lately(address);
-    if (size == 0) {
-        openreg_lock_release(&lock);
-        size = size_of_live(address);
-        openreg_lock_acquire(&lock);
-    }
-    if (size != 0)
-        openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(size), origin_of_free(place));
+    openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(size), origin_of_free(place));
     openreg_recorded_blocks_take((uint64_t)(uintptr_t)address, pass_to_allocator);
     openreg_lock_release(&lock);
 }

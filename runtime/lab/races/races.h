@@ -30,7 +30,7 @@ void openreg_races_host_waits_device(int32_t device);
 /* A block was allocated; a stream was recorded for one; one is released. */
 void openreg_races_block_given(const void *address, uint64_t size);
 void openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream);
-void openreg_races_block_freed(const void *address);
+void openreg_races_block_freed(const void *address, uint64_t size);
 
 /* A call is about to use a stream, or an event of one, of a device that was lost, and will fail. `loss` is the call that
  * lost it; its strings, except the stack, live as long as the process. Called with no lock held. */

@@ -478,13 +478,13 @@ free_with_care(void *ptr)
     openreg_found_range found;
     if (!openreg_cache_find_range(ptr, &found))
         return openreg_reject_address(call, ptr);
-    if (openreg_is_observed(OPENREG_OBSERVE_USES))
-        openreg_observers_block(OPENREG_BLOCK_FREE, ptr, 0, OPENREG_HOST, 0); /* before it can be reused */
     struct openreg_cache *cache = found.info.device->cache;
     openreg_status status = OPENREG_OK;
     openreg_fast_lock_acquire(&cache->lock);
     const unsigned features = openreg_features();
     openreg_block *block = openreg_cache_find_live(&found, ptr);
+    if (block != NULL && (features & OPENREG_OBSERVE_USES) != 0)
+        openreg_observers_block(OPENREG_BLOCK_FREE, ptr, block->u.used.requested, OPENREG_HOST, 0);
     if (block == NULL) {
         status = openreg_cache_reject_block(&found, call, ptr);
     } else if (block->is_shared) {

@@ -342,7 +342,7 @@ openreg_memory_record_stream(void *ptr, int32_t device, openreg_stream stream)
         status = record_stream(cache, block, user, stream);
     else if (!is_shared)
         status = openreg_cache_reject_block(&found, call, ptr);
-    const uint64_t size = block != NULL ? block->size : 0;
+    const uint64_t size = block != NULL ? block->u.used.requested : 0;
     openreg_fast_lock_release(&cache->lock);
     /* Shared memory is released after a wait for its whole device, and for no other. */
     if (is_shared && user != found.info.device)

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "../runtime_test.h"
 
@@ -94,6 +95,36 @@ TEST_F(ObserversTest, EventsThatAreWanted) {
   work();
   EXPECT_EQ(seen.given, 1);
   EXPECT_EQ(seen.spans, spans);
+}
+
+// A block's states come with its address and the size that was requested; a call that is refused changes no state
+TEST_F(ObserversTest, StatesOfABlock) {
+  struct State {
+    int32_t what;
+    const void* address;
+    uint64_t size;
+    bool operator==(const State&) const = default;
+  };
+  static std::vector<State> states;
+  static openreg_observer observer{};
+  observer.struct_size = sizeof observer;
+  observer.block = [](void*, int32_t what, const void* address, uint64_t size, int32_t, openreg_stream) {
+    states.push_back({what, address, size});
+  };
+  openreg_stream stream = 0;
+  ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_USES), OPENREG_OK) << last_message();
+  void* block = nullptr;
+  ASSERT_EQ(openreg_malloc(0, 0, 1000, &block), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_free(static_cast<char*>(block) + 8), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_free(block), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
+  openreg_observer_remove(&observer);
+  EXPECT_EQ(states, (std::vector<State>{{OPENREG_BLOCK_ALLOCATED, block, 1000},
+                                        {OPENREG_BLOCK_RECORDED, block, 1000},
+                                        {OPENREG_BLOCK_FREE, block, 1000}}));
 }
 
 // One that was removed is not called again, not for spans that have begun either, and may be freed at once
