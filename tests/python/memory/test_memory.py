@@ -97,7 +97,7 @@ NUMBERS: dict[str, tuple[int, Callable[..., object]]] = {
     "a.fill_(2)": (0, lambda a, b, m, i: a.fill_(2)),
     "a.fill_(torch.tensor(2))": (0, lambda a, b, m, i: a.fill_(torch.tensor(2))),
     "a[:] = 2": (
-        1,
+        1 if torch.__version__ < (2, 15) else 0,
         lambda a, b, m, i: a.__setitem__(slice(None), 2),
     ),  # PyTorch's tensor of the number; CPU's for "cuda"
     "torch.add(a, b, alpha=2)": (1, lambda a, b, m, i: torch.add(a, b, alpha=2)),
