@@ -144,10 +144,12 @@ def test_graph_optims_with_explicitly_capturable_param_groups(kind: str) -> None
         with pytest.raises(RuntimeError, match=r"step\(\) of Adam is being captured.*capturable=True"):
             wrong.step()
         right.step()
-        other.step()
+        if torch.__version__ < (2, 15):  # whose check doesn't look at where the parameters are
+            other.step()
         graph.capture_end()
         graph.replay()
         wrong.step()
+    other.step()
     assert on_cpu.max().item() < 1
 
 
