@@ -47,6 +47,8 @@ set_variables(const check_context *c)
 int32_t
 check_start_runtime(check_context *c)
 {
+    if (c->devices > 0) /* started by the check of another device */
+        return c->devices;
     set_variables(c);
     if (c->target->path != NULL)
         OK(openreg_driver_load(c->table.name, c->target->path));
@@ -83,6 +85,42 @@ check_allocate_block(int32_t device, size_t size)
     void *memory = NULL;
     OK(openreg_malloc(device, OPENREG_STREAM_DEFAULT, size, &memory));
     return memory;
+}
+
+void *
+check_pinned_block(int32_t device, size_t size)
+{
+    void *memory = NULL;
+    OK(openreg_host_alloc(device, size, &memory));
+    return memory;
+}
+
+openreg_stream
+check_pool_stream(int32_t device)
+{
+    openreg_stream stream;
+    OK(openreg_stream_from_pool(device, 0, &stream));
+    return stream;
+}
+
+openreg_event
+check_runtime_event(int32_t device, uint32_t flags)
+{
+    openreg_event event = NULL;
+    OK(openreg_event_create(device, flags, &event));
+    return event;
+}
+
+void
+check_round_trip(int32_t device, uint64_t seed, const char *what)
+{
+    static unsigned char host[5000], seen[5000];
+    void *const memory = check_allocate_block(device, sizeof host);
+    check_pattern(host, sizeof host, seed);
+    OK(openreg_memcpy(memory, device, host, OPENREG_HOST, sizeof host));
+    OK(openreg_memcpy(seen, OPENREG_HOST, memory, device, sizeof seen));
+    check_is_pattern(seen, sizeof seen, seed, what);
+    OK(openreg_free(memory));
 }
 
 /* ------------------------------------------------------------------------------------------------------ random programs */

@@ -10,10 +10,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "fixtures.h"
 #include "runner.h"
-#include "slot_tour.h"
 
 static void
 writes_nothing(check_context *c)

@@ -32,15 +32,6 @@ require_needs(check_context *c, const check_case *check)
         check_skip("the table has not the flag OPENREG_CAP_FORK_SAFE");
 }
 
-static uint64_t
-all_caps(check_context *c)
-{
-    uint64_t caps = 0;
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        caps |= check_caps(c, dev);
-    return caps;
-}
-
 static void
 run_in_child(const check_case *check, const check_target *target)
 {
@@ -59,7 +50,9 @@ run_in_child(const check_case *check, const check_target *target)
             check_drop_refused_host_func(&c);
             require_needs(&c, check);
         }
-        const uint64_t caps = all_caps(&c);
+        uint64_t caps = 0;
+        for (int32_t dev = 0; dev < c.devices; ++dev)
+            caps |= check_caps(&c, dev);
         if ((check->needs & CHECK_FENCED) != 0 && (caps & OPENREG_CAP_FENCED) == 0)
             check_skip("no device has the flag OPENREG_CAP_FENCED");
         if ((check->needs & CHECK_HOST_VISIBLE) != 0 && (caps & OPENREG_CAP_HOST_VISIBLE) == 0)
@@ -72,17 +65,10 @@ run_in_child(const check_case *check, const check_target *target)
              c.table.extension(c.instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION) == NULL))
             check_skip("the driver has no kernels");
     }
-    check->run(&c);
+    do
+        check->run(&c);
+    while ((check->needs & CHECK_EACH) != 0 && ++c.dev < c.devices);
     check_pass();
-}
-
-static void
-begin_child(int file, check_trail *trail)
-{
-    /* No child outlives an interrupted run. */
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)setpgid(0, 0);
-    check_begin(file, trail);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ parent */
@@ -227,31 +213,6 @@ read_end(const child *ended, bool is_in_time, int status, int limit, check_resul
         write_calls(trail, result->calls, sizeof result->calls);
 }
 
-void
-check_run(const check_case *check, int level, const check_target *target, int limit, check_result *result)
-{
-    memset(result, 0, sizeof *result);
-    result->check = check;
-    result->level = level;
-    const double begin = check_now();
-    child started;
-    const int which = start(&started);
-    if (which == 0) {
-        begin_child(started.file, started.trail);
-        run_in_child(check, target);
-    }
-    if (which < 0) {
-        result->outcome = CHECK_FAILED;
-        (void)snprintf(result->message, sizeof result->message, "no process could be made: %s", strerror(errno));
-        return;
-    }
-    int status = 0;
-    const bool is_in_time = await(&started, limit, result->message, sizeof result->message, &status);
-    read_end(&started, is_in_time, status, limit, result);
-    (void)munmap(started.trail, sizeof *started.trail);
-    result->seconds = check_now() - begin;
-}
-
 /* ---------------------------------------------------------------------------------------------------------- identity */
 
 /* False if it has no room. */
@@ -295,11 +256,9 @@ identify_in_child(const check_target *target, check_identity *identity)
                    c.table.version != NULL ? c.table.version : "");
     identity->abi_minor = c.table.abi_minor;
     identity->caps = c.table.caps;
-    for (int i = 0; i < OPENREG_SLOT_COUNT; ++i) {
-        const char *missing;
-        if (!check_has_slots(&c.table, openreg_slots[i].name, &missing))
+    for (int i = 0; i < OPENREG_SLOT_COUNT; ++i)
+        if (!check_has_slot(&c.table, i))
             (void)add_word(identity->slots, sizeof identity->slots, openreg_slots[i].name);
-    }
     check_open(&c);
     identity->devices = c.devices;
     const openreg_kernels *kernels = NULL;
@@ -315,32 +274,60 @@ identify_in_child(const check_target *target, check_identity *identity)
     check_pass();
 }
 
+/* ------------------------------------------------------------------------------------------------------------ results */
+
+/* A check in a process of its own, or, where `check` is NULL, what fills in the identity. */
+static void
+run_process(const check_case *check, const check_target *target, check_identity *identity, int limit,
+            check_result *result)
+{
+    child started;
+    int status = 0;
+    const int which = start(&started);
+    if (which == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* no child outlives an interrupted run */
+        (void)setpgid(0, 0);
+        check_begin(started.file, started.trail);
+        if (check != NULL)
+            run_in_child(check, target);
+        else
+            identify_in_child(target, identity);
+    }
+    if (which < 0) {
+        result->outcome = CHECK_FAILED;
+        (void)snprintf(result->message, sizeof result->message, "no process could be made: %s", strerror(errno));
+        return;
+    }
+    const bool is_in_time = await(&started, limit, result->message, sizeof result->message, &status);
+    read_end(&started, is_in_time, status, limit, result);
+    (void)munmap(started.trail, sizeof *started.trail);
+}
+
+void
+check_run(const check_case *check, int level, const check_target *target, int limit, check_result *result)
+{
+    const double begin = check_now();
+    memset(result, 0, sizeof *result);
+    result->check = check;
+    result->level = level;
+    run_process(check, target, NULL, limit, result);
+    result->seconds = check_now() - begin;
+}
+
 void
 check_identify(const check_target *target, int limit, check_identity *identity)
 {
     check_identity *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                                         0);
+    check_result result;
     memset(identity, 0, sizeof *identity);
+    memset(&result, 0, sizeof result);
     identity->devices = -1;
     identity->slowness = 1;
     if (shared == MAP_FAILED)
         return;
-    shared->devices = -1;
-    shared->slowness = 1;
-    child started;
-    const int which = start(&started);
-    if (which == 0) {
-        begin_child(started.file, started.trail);
-        identify_in_child(target, shared);
-    }
-    check_result result;
-    memset(&result, 0, sizeof result);
-    int status = 0;
-    if (which > 0) {
-        const bool is_in_time = await(&started, limit, result.message, sizeof result.message, &status);
-        read_end(&started, is_in_time, status, limit, &result);
-        (void)munmap(started.trail, sizeof *started.trail);
-    }
+    *shared = *identity;
+    run_process(NULL, target, shared, limit, &result);
     *identity = *shared;
     (void)snprintf(identity->message, sizeof identity->message, "%s", result.message);
     (void)munmap(shared, sizeof *shared);

@@ -1,10 +1,100 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* slopes.c: what grows with each round of the same calls (fixtures.h). */
+/* slopes.c: counts of what a process has, and what grows with each round of the same calls (fixtures.h). */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <malloc.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "fixtures.h"
 
 #define ONCE_SECONDS 2.0 /* for the rounds of one window: a slow driver gets fewer */
+
+static int
+entries_of(const char *folder)
+{
+    int count = 0;
+    DIR *const directory = opendir(folder);
+    if (directory == NULL)
+        return 0;
+    while (readdir(directory) != NULL)
+        ++count;
+    (void)closedir(directory);
+    return count - 3; /* ".", ".." and the directory itself; of tasks one less than there are: the caller's */
+}
+
+static uint64_t
+heap_bytes(void)
+{
+#if __GLIBC_PREREQ(2, 33)
+    const struct mallinfo2 heap = mallinfo2();
+    return (uint64_t)heap.uordblks + (uint64_t)heap.hblkhd;
+#else
+    const struct mallinfo heap = mallinfo(); /* counts up to 4 GiB, which is more than a driver's own */
+    return (uint64_t)(unsigned)heap.uordblks + (uint64_t)(unsigned)heap.hblkhd;
+#endif
+}
+
+/* Of a file with one number, or the line of one that begins with `key`; UINT64_MAX if there is none ("max"). */
+static uint64_t
+read_bytes(const char *path, const char *key, uint64_t unit)
+{
+    char line[128];
+    uint64_t bytes = UINT64_MAX;
+    FILE *const file = fopen(path, "re");
+    while (file != NULL && bytes == UINT64_MAX && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long number;
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &number) == 1)
+            bytes = (uint64_t)number * unit;
+    }
+    if (file != NULL)
+        (void)fclose(file);
+    return bytes;
+}
+
+uint64_t
+check_host_available(void)
+{
+    const uint64_t machine = read_bytes("/proc/meminfo", "MemAvailable:", 1024);
+    const uint64_t limit = read_bytes("/sys/fs/cgroup/memory.max", "", 1);
+    const uint64_t used = read_bytes("/sys/fs/cgroup/memory.current", "", 1);
+    const uint64_t group = limit == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : limit > used ? limit - used : 0;
+    const uint64_t least = machine < group ? machine : group;
+    return least == UINT64_MAX ? 0 : least;
+}
+
+check_counts
+check_count_now(void)
+{
+    check_counts counts = {.files = entries_of("/proc/self/fd"), .threads = entries_of("/proc/self/task")};
+    counts.heap = heap_bytes();
+    FILE *const file = fopen("/proc/self/statm", "re");
+    unsigned long long pages = 0;
+    if (file != NULL) {
+        if (fscanf(file, "%llu", &pages) == 1)
+            counts.address_space = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+        (void)fclose(file);
+    }
+    return counts;
+}
+
+void
+check_count_exactly(void)
+{
+    (void)mallopt(M_ARENA_MAX, 1);
+}
+
+int
+check_threads_down_to(int wanted)
+{
+    int threads = entries_of("/proc/self/task");
+    for (int i = 0; i < 200 && threads > wanted; ++i) {
+        check_sleep(5);
+        threads = entries_of("/proc/self/task");
+    }
+    return threads;
+}
 
 /* What has grown, as text; NULL if nothing has. */
 static const char *
@@ -38,18 +128,14 @@ growth(const check_counts *before, const check_counts *after, int rounds, unsign
 static check_counts
 count_all(check_context *c, int threads)
 {
-    check_counts counts;
     for (int32_t dev = 0; c->instance != NULL && dev < c->devices; ++dev) /* behind the runtime `once` waits itself */
         MUST(c, device_sync, c->instance, dev);
     const int left = threads > 0 ? check_threads_down_to(threads) : 0;
-    counts = check_count_now();
+    check_counts counts = check_count_now();
     if (threads > 0)
         counts.threads = left;
-    for (int32_t dev = 0; c->instance != NULL && c->table.mem_info != NULL && dev < c->devices; ++dev) {
-        uint64_t unused = 0, total;
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
-        counts.device += unused;
-    }
+    for (int32_t dev = 0; c->instance != NULL && dev < c->devices; ++dev)
+        counts.device += check_free_memory(c, dev);
     return counts;
 }
 

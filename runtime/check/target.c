@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* target.c: where the driver that is checked comes from (target.h). */
+/* target.c: where the driver that is checked comes from (check.h). */
 #define _GNU_SOURCE
-#include "target.h"
+#include "check.h"
 
 #include <ctype.h>
 #include <dlfcn.h>

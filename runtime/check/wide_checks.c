@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 #define FOUR_GIB (UINT64_C(1) << 32)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* layer_window_checks.c: pooling and convolutions, and their gradients, against a reference in C (layer_bench.h). */
+/* layer_windows.c: pooling and convolutions, and their gradients, against a reference in C (layer_bench.h). */
 #include <math.h>
 #include <string.h>
 
 #include "layer_bench.h"
-
-static const openreg_dtype int64 = {OPENREG_DTYPE_INT, 64, 1};
 
 /* Windows over images in up to two dimensions. */
 typedef struct windows {
@@ -80,7 +78,7 @@ pick_pool(check_layer *l, pool *p)
     if (p->is_ceiled)
         ceil_sizes(&p->w);
     p->ndim = (int32_t)check_layer_between(l, 3, 4);
-    p->planes = check_layer_shape(l, p->ndim - 2, 3, p->shape);
+    p->planes = check_bench_shape(&l->b, p->ndim - 2, 3, p->shape);
     memcpy(p->out_shape, p->shape, sizeof p->out_shape);
     memcpy(p->shape + p->ndim - 2, p->w.size, sizeof p->w.size);
     memcpy(p->out_shape + p->ndim - 2, p->w.out, sizeof p->w.out);
@@ -127,7 +125,7 @@ max_pool(check_layer *l)
     make_distinct(x, p.planes * p.w.size[0] * p.w.size[1]);
     add_pool(l, &p.w, p.is_ceiled);
     double *const most = check_layer_result(l, l->dtype, p.ndim, p.out_shape);
-    pool_reference(&p, x, most, check_layer_result(l, int64, p.ndim, p.out_shape));
+    pool_reference(&p, x, most, check_layer_result(l, CHECK_INT64, p.ndim, p.out_shape));
 }
 
 static void
@@ -142,7 +140,7 @@ max_pool_backward(check_layer *l)
     double *const x = check_layer_tensor(l, "self", l->dtype, p.ndim, p.shape);
     make_distinct(x, p.planes * inputs);
     add_pool(l, &p.w, p.is_ceiled);
-    double *const indices = check_layer_tensor(l, "indices", int64, p.ndim, p.out_shape);
+    double *const indices = check_layer_tensor(l, "indices", CHECK_INT64, p.ndim, p.out_shape);
     double *const out = check_layer_result(l, l->dtype, p.ndim, p.shape);
     const pool one = {.w = p.w, .planes = 1};
     for (int64_t plane = 0; plane < p.planes; ++plane) {
@@ -242,11 +240,7 @@ convolution_forward(check_layer *l)
     const int64_t *const from = c.from, *const to = c.to;
     double *const x = check_layer_tensor(l, "input", l->dtype, ndim, from);
     double *const filters = check_layer_tensor(l, "weight", l->dtype, ndim, c.filter_shape);
-    const double *bias = NULL;
-    if (check_layer_toss(l))
-        bias = check_layer_tensor(l, "bias", l->dtype, 1, to + 1);
-    else
-        check_layer_none(l, "bias");
+    const double *const bias = check_layer_maybe_tensor(l, "bias", check_layer_toss(l), 1, to + 1);
     add_convolution(l, &c);
     double *const out = check_layer_result(l, l->dtype, ndim, to);
     const int64_t plane = to[2] * to[3];
@@ -272,16 +266,11 @@ convolution_backward(check_layer *l)
     if (mask[2])
         check_layer_ints(l, "bias_sizes", 1, to + 1);
     else
-        check_layer_none(l, "bias_sizes");
+        (void)check_layer_value(l, "bias_sizes", OPENREG_VALUE_NONE);
     add_convolution(l, &c);
-    check_layer_bools(l, "output_mask", 3, mask);
-    double *out[3] = {NULL, NULL, NULL};
-    const int64_t *const shapes[] = {from, c.filter_shape, to + 1};
-    for (int i = 0; i < 3; ++i)
-        if (mask[i])
-            out[i] = check_layer_result(l, l->dtype, i == 2 ? 1 : ndim, shapes[i]);
-        else
-            check_layer_no_result(l);
+    double *out[3];
+    check_layer_gradients(l, mask, (const int32_t[]){ndim, ndim, 1},
+                          (const int64_t *const[]){from, c.filter_shape, to + 1}, out);
     if (out[0] != NULL && c.is_transposed)
         convolve(&c, grad, filters, out[0], 2);
     else if (out[0] != NULL)
@@ -293,20 +282,10 @@ convolution_backward(check_layer *l)
         out[2][i / plane % to[1]] += grad[i];
 }
 
-/* --------------------------------------------------------------------------------------------------------------- check */
-
 const check_layer_operator check_window_layers[] = {
     {"aten::max_pool2d_with_indices", max_pool},
     {"aten::max_pool2d_with_indices_backward", max_pool_backward},
     {"aten::convolution", convolution_forward},
     {"aten::convolution_backward", convolution_backward},
+    {NULL, NULL},
 };
-const size_t check_window_layer_count = sizeof check_window_layers / sizeof check_window_layers[0];
-
-static const check_case cases[] = {
-    {"kernel.windows", "extension", CHECK_KERNELS | CHECK_LONG,
-     "kernels.h: pooling and convolutions, and their gradients: strides, padding, dilation, groups, transposed ones, "
-     "lists of one number for all dimensions, sizes that no window divides.",
-     "Padding of a pool is below every number, not 0; an empty `stride` is the kernel's size.", check_layer_run},
-};
-const check_group check_window_group = CHECK_GROUP(2, cases);
