@@ -53,12 +53,10 @@ check_start_runtime(check_context *c)
     if (c->target->path != NULL)
         OK(openreg_driver_load(c->table.name, c->target->path));
     const openreg_status status = openreg_drivers_use(c->table.name);
-    if (status == OPENREG_E_NO_DEVICE)
-        check_skip("there is no device: %s", openreg_last_error()->message);
+    check_skip_if(status == OPENREG_E_NO_DEVICE, "there is no device: %s", openreg_last_error()->message);
     check_runtime_ok(status, "openreg_drivers_use()");
     c->devices = openreg_device_count();
-    if (c->devices == 0)
-        check_skip("the driver has no device");
+    check_skip_if(c->devices == 0, "the driver has no device");
     return c->devices;
 }
 

@@ -118,6 +118,8 @@ void check_begin(int report_file, check_trail *trail);
 _Noreturn void check_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void check_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void check_pass(void);
+/* The second of them, where that is so. */
+void check_skip_if(bool condition, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Loads the driver and copies its table. Fails the check if that can't be. */
 void check_load(check_context *c, const check_target *target);

@@ -130,8 +130,7 @@ sizes_are_right(check_context *c)
 static void
 more_ranks_are_right(check_context *c)
 {
-    if (c->devices < 3)
-        check_skip("more than two ranks take more than two devices");
+    check_skip_if(c->devices < 3, "more than two ranks take more than two devices");
     for (int32_t size = 3; size <= c->devices && size <= CHECK_COMM_MOST; ++size) {
         check_rank *const ranks = check_ranks_connect(c, size);
         for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k) {

@@ -61,8 +61,7 @@ count_devices(check_context *c, common *shared)
     if (child == 0) {
         check_open(c);
         (void)check_comm(c);
-        if (c->devices < 2)
-            check_skip("the driver has one device");
+        check_skip_if(c->devices < 2, "the driver has one device");
         atomic_store(&shared->devices, c->devices);
         check_close(c);
         check_pass();
@@ -147,8 +146,7 @@ ranks_are_processes(check_context *c)
 {
     const bool has_victim = strcmp(c->check->name, "comm.peer") == 0;
     common *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
-        check_skip("no memory that processes share");
+    check_skip_if(shared == MAP_FAILED, "no memory that processes share");
     const int32_t devices = count_devices(c, shared), size = devices < MOST ? devices : MOST;
     for (int32_t number = 0; number < size; ++number) {
         const pid_t process = fork();

@@ -66,6 +66,16 @@ check_skip(const char *format, ...)
     end_with(CHECK_EXIT_SKIP, format, arguments);
 }
 
+void
+check_skip_if(bool condition, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (condition)
+        end_with(CHECK_EXIT_SKIP, format, arguments);
+    va_end(arguments);
+}
+
 _Noreturn void
 check_pass(void)
 {
@@ -235,12 +245,10 @@ void
 check_open(check_context *c)
 {
     const openreg_status status = check_open_with(c, c->target->options, c->target->option_count, &c->instance);
-    if (status == OPENREG_E_NO_DEVICE)
-        check_skip("open() found no device: %s", check_error_text());
+    check_skip_if(status == OPENREG_E_NO_DEVICE, "open() found no device: %s", check_error_text());
     check_succeeded("open", status == OPENREG_OK ? OPENREG_OK : status);
     MUST(c, device_count, c->instance, &c->devices);
-    if (c->devices == 0)
-        check_skip("the driver has no device");
+    check_skip_if(c->devices == 0, "the driver has no device");
     REQUIRE(c->devices > 0, "device_count() said %d", c->devices);
 }
 

@@ -34,8 +34,7 @@ import_and_answer(check_context *c, int from_exporter, int to_exporter)
     void *memory = NULL;
     check_begin_call("memory_open");
     const openreg_status status = check_ended("memory_open", ipc->memory_open(c->instance, 0, &handle, &memory));
-    if (status == OPENREG_E_UNSUPPORTED)
-        check_skip("memory_open() says that the machine can't: %s", check_error_text());
+    check_skip_if(status == OPENREG_E_UNSUPPORTED, "memory_open() says that the machine can't: %s", check_error_text());
     check_succeeded("memory_open", status);
     memset(host, 0, SIZE);
     check_read(c, 0, host, memory, SIZE);
@@ -44,8 +43,7 @@ import_and_answer(check_context *c, int from_exporter, int to_exporter)
     check_write(c, 0, memory, host, SIZE);
     CALL("memory_close", ipc->memory_close(c->instance, 0, memory));
     check_close(c);
-    if (write(to_exporter, "x", 1) != 1)
-        check_skip("the exporter has ended");
+    check_skip_if(write(to_exporter, "x", 1) != 1, "the exporter has ended");
     _exit(CHECK_EXIT_PASS);
 }
 
@@ -53,8 +51,7 @@ static void
 memory_goes_to_another_process(check_context *c)
 {
     int there[2], back[2];
-    if (pipe(there) != 0 || pipe(back) != 0)
-        check_skip("no pipe could be made");
+    check_skip_if(pipe(there) != 0 || pipe(back) != 0, "no pipe could be made");
     const pid_t child = fork(); /* before open(): the two have an instance each */
     if (child == 0) {
         (void)close(there[1]);
@@ -145,8 +142,7 @@ altered_handles_do_no_harm(check_context *c)
 {
     int there[2], back[2];
     openreg_ipc_handle handle;
-    if (pipe(there) != 0 || pipe(back) != 0)
-        check_skip("no pipe could be made");
+    check_skip_if(pipe(there) != 0 || pipe(back) != 0, "no pipe could be made");
     const pid_t exporter = fork(); /* before open() */
     if (exporter == 0) {
         (void)close(back[1]);
@@ -375,8 +371,7 @@ reservations_give_memory_back(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
     const uint64_t total = check_total_memory(c, 0), step = step_of(c, vmm, 0);
-    if (total / 8 < 2 * step)
-        check_skip("the driver does not say how much memory a device has, or it is too small");
+    check_skip_if(total / 8 < 2 * step, "the driver does not say how much memory a device has, or it is too small");
     const uint64_t size = total / 8 / step * step;
     for (int i = 0; i < 40; ++i) {
         void *memory = NULL;

@@ -90,8 +90,7 @@ check_host_alloc(check_context *c, size_t size, bool pinned)
         REQUIRE(memory != NULL, "host_alloc() of %zu bytes succeeded and gave no address", size);
         return memory;
     }
-    if (posix_memalign(&memory, 64, size) != 0)
-        check_skip("no host memory of %zu bytes", size);
+    check_skip_if(posix_memalign(&memory, 64, size) != 0, "no host memory of %zu bytes", size);
     return memory;
 }
 
@@ -226,8 +225,7 @@ check_extension_table(check_context *c, const char *name, uint32_t version, uint
 {
     extension_head head;
     const void *const table = c->table.extension(c->instance, name, version);
-    if (table == NULL)
-        check_skip("the driver has no extension %s", name);
+    check_skip_if(table == NULL, "the driver has no extension %s", name);
     memcpy(&head, table, sizeof head);
     REQUIRE(head.struct_size >= size && head.version >= version, "the table of %s says version %u and %u bytes", name,
             (unsigned)head.version, (unsigned)head.struct_size);
@@ -487,8 +485,7 @@ check_ballast(check_context *c, int32_t dev, openreg_driver_stream stream, int m
 void
 check_start_thread(pthread_t *thread, void *(*function)(void *), void *argument)
 {
-    if (pthread_create(thread, NULL, function, argument) != 0)
-        check_skip("no thread could be made");
+    check_skip_if(pthread_create(thread, NULL, function, argument) != 0, "no thread could be made");
 }
 
 void

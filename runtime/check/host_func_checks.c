@@ -112,8 +112,7 @@ static void
 holds_no_lock(check_context *c)
 {
     openreg_driver_stream const stream = check_stream(c, 0);
-    if (stream == NULL)
-        check_skip("the table has no stream_create");
+    check_skip_if(stream == NULL, "the table has no stream_create");
     check_gate *const gate = check_gate_close(c, 0, stream);
     check_gate_await_reached(gate);
     REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, work_out, c),

@@ -322,6 +322,5 @@ check_bench_require_served(check_bench *b)
 void
 check_bench_skip_untried(int calls)
 {
-    if (calls == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_skip_if(calls == 0, "the reference has none of the driver's kernels");
 }

@@ -105,8 +105,7 @@ call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(voi
                 served += call();
         }
     check_bench_skip_untried(known);
-    if (served == 0)
-        check_skip("the driver's kernels refuse every call %s", what);
+    check_skip_if(served == 0, "the driver's kernels refuse every call %s", what);
 }
 
 /* How many calls are built of each kernel in each type, and how they are made. */
@@ -231,8 +230,7 @@ threads_call_at_once(check_context *c)
     static caller callers[THREADS];
     const uint64_t first = check_random(c) >> 32;
     int made = 0;
-    if (check_kernels(c)->count == 0)
-        check_skip("the driver has no kernels");
+    check_skip_if(check_kernels(c)->count == 0, "the driver has no kernels");
     for (int i = 0; i < THREADS; ++i) {
         callers[i].c = *c;
         callers[i].c.random = check_random(c);

@@ -56,8 +56,7 @@ static void
 memory_does_not_run_out(check_context *c)
 {
     const uint64_t total = check_total_memory(c, 0);
-    if (total == 0)
-        check_skip("the driver does not say how much memory a device has");
+    check_skip_if(total == 0, "the driver does not say how much memory a device has");
     const uint64_t size = check_within(c, 0, total / 16);
     const int rounds = total / size < 1024 ? (int)(4 * total / size) : 4096;
     const uint64_t before = check_free_memory(c, 0);
@@ -274,8 +273,7 @@ static void
 host_functions_leave_nothing(check_context *c)
 {
     check_drop_refused_host_func(c);
-    if (c->table.host_func == NULL)
-        check_skip("the driver has no host functions");
+    check_skip_if(c->table.host_func == NULL, "the driver has no host functions");
     check_slope(c, 1500, 8, call_back, "host_func()");
 }
 

@@ -110,8 +110,7 @@ exhaustion_is_survived(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices && dev < 2; ++dev) {
         const uint64_t total = check_total_memory(c, dev);
-        if (total == 0)
-            check_skip("the driver does not say how much memory a device has");
+        check_skip_if(total == 0, "the driver does not say how much memory a device has");
         enum { MOST = 4096 };
         const uint64_t size = check_within(c, dev, total / 32);
         static void *held[MOST];

@@ -98,8 +98,7 @@ fails_at(check_context *c, use which, uint32_t nth)
     check_open(c);
     const openreg_probe *const probe = check_extension_table(c, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION,
                                                              OPENREG_PROBE_SIZE_1);
-    if (probe->fail_vendor_call == NULL)
-        check_skip("the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
+    check_skip_if(probe->fail_vendor_call == NULL, "the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
     scene s = set_scene(c);
     CALL("fail_vendor_call", probe->fail_vendor_call(c->instance, nth, &left));
     const openreg_status status = says_why(use_slot(c, which, &s));
@@ -136,8 +135,7 @@ slots_leave_the_device(check_context *c)
 {
     const openreg_probe *const probe = check_extension_table(c, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION,
                                                              OPENREG_PROBE_SIZE_1);
-    if (probe->vendor_device == NULL)
-        check_skip("the extension %s has no vendor_device()", OPENREG_PROBE_NAME);
+    check_skip_if(probe->vendor_device == NULL, "the extension %s has no vendor_device()", OPENREG_PROBE_NAME);
     const char *name = "";
     for (int which = 0; name != NULL; ++which) {
         int32_t before = -2, after = -2;

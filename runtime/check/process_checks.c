@@ -18,12 +18,10 @@ writes_nothing(check_context *c)
 {
     char path[] = "/tmp/openreg-check-XXXXXX", text[200] = "";
     const int file = mkstemp(path);
-    if (file < 0)
-        check_skip("no file could be made in /tmp");
+    check_skip_if(file < 0, "no file could be made in /tmp");
     (void)unlink(path);
     (void)fflush(NULL);
-    if (dup2(file, 1) < 0 || dup2(file, 2) < 0)
-        check_skip("the output can't be redirected");
+    check_skip_if(dup2(file, 1) < 0 || dup2(file, 2) < 0, "the output can't be redirected");
     check_whole_slot_tour(c);
     (void)fflush(NULL);
     const off_t written = lseek(file, 0, SEEK_END);

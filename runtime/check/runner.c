@@ -26,7 +26,7 @@ static void
 require_needs(check_context *c, const check_case *check)
 {
     const char *missing = "";
-    if (!check_has_slots(&c->table, check->slots, &missing))
+    if (!check_has_slots(&c->table, check->slots, &missing)) /* which sets what the text says */
         check_skip("the table has no %s", missing);
     if ((check->needs & CHECK_FORK_SAFE) != 0 && (c->table.caps & OPENREG_CAP_FORK_SAFE) == 0)
         check_skip("the table has not the flag OPENREG_CAP_FORK_SAFE");
@@ -44,8 +44,7 @@ run_in_child(const check_case *check, const check_target *target)
         if ((check->needs & CHECK_COMM) != 0 &&
             c.table.extension(c.instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION) == NULL)
             check_skip("the driver has no extension openreg.comm");
-        if ((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2)
-            check_skip("the driver has one device");
+        check_skip_if((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2, "the driver has one device");
         if ((check->needs & CHECK_GATE) != 0 || strstr(check->slots, "host_func") != NULL) {
             check_drop_refused_host_func(&c);
             require_needs(&c, check);

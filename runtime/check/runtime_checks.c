@@ -200,8 +200,7 @@ memory_ends_and_comes_back(check_context *c)
 {
     check_start_runtime(c);
     const uint64_t total = check_properties(0).total_memory;
-    if (total == 0)
-        check_skip("the driver does not say how much memory a device has");
+    check_skip_if(total == 0, "the driver does not say how much memory a device has");
     enum { MOST = 4096 };
     static void *held[MOST];
     const size_t size = (size_t)check_third_within(0, total / 32);
@@ -211,8 +210,7 @@ memory_ends_and_comes_back(check_context *c)
         openreg_status status = OPENREG_OK;
         while (count < most && (status = openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &held[count])) == OPENREG_OK)
             ++count;
-        if (status == OPENREG_OK)
-            check_skip("device 0 gave out three times its memory");
+        check_skip_if(status == OPENREG_OK, "device 0 gave out three times its memory");
         REQUIRE(status == OPENREG_E_NOMEM, "a full device is %s for openreg_malloc(): %s", openreg_status_name(status),
                 openreg_last_error()->message);
         REQUIRE(count > 4, "only %d times %zu bytes of the device's memory can be allocated", count, size);

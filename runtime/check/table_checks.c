@@ -32,8 +32,7 @@ read_file(const char *path, size_t *size)
 static void
 exports_entry_alone(check_context *c)
 {
-    if (c->target->path == NULL)
-        check_skip("the driver is built in");
+    check_skip_if(c->target->path == NULL, "the driver is built in");
     size_t size;
     const char *const bytes = read_file(c->target->path, &size);
     const Elf64_Ehdr *const header = (const void *)bytes;
