@@ -14,8 +14,6 @@ check_runtime_ok(openreg_status status, const char *call)
     REQUIRE(status == OPENREG_OK, "%s: %s (%s)", call, openreg_last_error()->message, openreg_status_name(status));
 }
 
-/* ---------------------------------------------------------------------------------------------------------- beginning */
-
 /* Nothing of the surroundings reaches the runtime but the options and the level of the log; main.c refuses the variables
  * that would ask for more. */
 static void
@@ -120,8 +118,6 @@ check_round_trip(int32_t device, uint64_t seed, const char *what)
     check_is_pattern(seen, sizeof seen, seed, what);
     OK(openreg_free(memory));
 }
-
-/* ------------------------------------------------------------------------------------------------------ random programs */
 
 typedef struct block {
     char *memory;

@@ -82,8 +82,6 @@ check_pass(void)
     _exit(CHECK_EXIT_PASS);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- host */
-
 static void
 set_error(void *ctx, openreg_status code, int64_t vendor_code, const char *utf8)
 {
@@ -187,8 +185,6 @@ check_failed_with(const char *slot, openreg_status wanted, openreg_status status
     REQUIRE(status == wanted, "%s() returned %s where %s is the answer", slot, check_status_name(status),
             check_status_name(wanted));
 }
-
-/* ------------------------------------------------------------------------------------------------------------ driver */
 
 bool
 check_has_slot(const openreg_driver *table, int slot)

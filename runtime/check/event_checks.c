@@ -16,8 +16,6 @@ query(check_context *c, int32_t dev, openreg_driver_event event)
     return done;
 }
 
-/* --------------------------------------------------------------------------------------------------------- completion */
-
 /* Bytes reach the host in front of the record: they are there when the event says so. */
 static void
 complete_after_last_byte(check_context *c)
@@ -81,8 +79,6 @@ sync_is_for_its_record_alone(check_context *c)
     check_sync(c, 0, stream);
 }
 
-/* -------------------------------------------------------------------------------------------------------- latest record */
-
 /* Held records first, idle ones last, and the other way round. */
 static void
 latest_record_counts(check_context *c)
@@ -121,8 +117,6 @@ first_record_does_not_complete_second(check_context *c)
     check_gate_open(second);
     MUST(c, event_sync, c->instance, 0, event);
 }
-
-/* ------------------------------------------------------------------------------------------------------------- handles */
 
 static void
 handles_are_events(check_context *c)
@@ -163,8 +157,6 @@ pending_events_are_destroyed(check_context *c)
         check_is_pattern(to, SIZE, i, "a copy behind a wait for an event that was destroyed while it was pending");
     }
 }
-
-/* --------------------------------------------------------------------------------------------------------------- times */
 
 /* In milliseconds. */
 static double

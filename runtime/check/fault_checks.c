@@ -32,8 +32,6 @@ is_error(openreg_status status, openreg_status wanted, const char *call)
             openreg_status_name(wanted));
 }
 
-/* ---------------------------------------------------------------------------------------------------- out of memory */
-
 static uint64_t
 free_bytes(int32_t device)
 {
@@ -108,8 +106,6 @@ memory_is_refused(check_context *c)
                (unsigned long long)lost);
 }
 
-/* ------------------------------------------------------------------------------------------------- asynchronous errors */
-
 typedef struct place {
     int32_t dev;
     openreg_stream stream;
@@ -181,8 +177,6 @@ work_fails(check_context *c)
     OK(openreg_free(p.memory));
     OK(openreg_host_free(p.host));
 }
-
-/* --------------------------------------------------------------------------------------------------------- lost devices */
 
 /* Work on all devices, of which the first is lost; the others go on, and everything can be released. */
 static void

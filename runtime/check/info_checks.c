@@ -95,8 +95,6 @@ info_is_constant(check_context *c)
     REQUIRE(memcmp(&before, &after, sizeof before) == 0, "what device_info() says of device %d has changed", c->dev);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- mem_info */
-
 static void
 free_is_below_total(check_context *c)
 {
@@ -149,8 +147,6 @@ totals_agree(check_context *c)
     REQUIRE(one == 0 || one == other, "device %d has %llu bytes for device_info() and %llu for mem_info()", c->dev,
             (unsigned long long)one, (unsigned long long)other);
 }
-
-/* ------------------------------------------------------------------------------------------------- active, bind, native */
 
 static void
 active_with_memory(check_context *c)

@@ -7,8 +7,6 @@
 
 #include "layer_bench.h"
 
-/* ----------------------------------------------------------------------------------------------------------- products */
-
 /* mm(self, mat2), bmm(self, mat2), addmm(self, mat1, mat2, *, beta=1, alpha=1), baddbmm(self, batch1, batch2, *, beta=1,
  * alpha=1). The added one is broadcast: any of its first dimensions left out, any of the others 1. */
 static void
@@ -58,8 +56,6 @@ product(check_layer *l)
             out[i] += beta * check_number_load(check_tensor_broadcast_at(added, result, i), l->dtype);
     }
 }
-
-/* --------------------------------------------------------------------------------------------------------- reductions */
 
 /* Which of the results element i goes to: the dimensions that are kept. */
 static int64_t

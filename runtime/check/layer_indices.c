@@ -36,8 +36,6 @@ place_in(int32_t ndim, const int64_t *shape, int64_t i, const int64_t *in, int64
     return place;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- indices */
-
 static double *
 add_indices(check_layer *l, const char *name, int32_t ndim, const int64_t *shape, int64_t least, int64_t most)
 {
@@ -130,8 +128,6 @@ index_tensors(check_layer *l)
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------- along a dimension */
-
 /* Numbers of one row, and where each of them was. */
 typedef struct ranked {
     double number;
@@ -206,8 +202,6 @@ cumsum(check_layer *l)
     for (int64_t i = 0; i < count; ++i)
         out[i] = x[i] + (i / inner % shape[dim] > 0 ? out[i - inner] : 0);
 }
-
-/* ----------------------------------------------------------------------------------------------------------- attention */
 
 /* _scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, attn_mask, scale) */
 static void

@@ -17,8 +17,6 @@ pick_target(check_layer *l, const char *name, int32_t ndim, const int64_t *shape
     return check_layer_written(l);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- joining */
-
 static void
 join(check_layer *l)
 {
@@ -51,8 +49,6 @@ join(check_layer *l)
         for (int64_t i = 0; i < outer * sizes[t] * inner; ++i)
             out[(i / (sizes[t] * inner) * total + before) * inner + i % (sizes[t] * inner)] = parts[t][i];
 }
-
-/* ---------------------------------------------------------------------------------------------------- copies and fills */
 
 static void
 copy(check_layer *l)
@@ -101,8 +97,6 @@ fill(check_layer *l)
     for (int64_t i = 0; i < count; ++i)
         wanted[i] = value;
 }
-
-/* ----------------------------------------------------------------------------------------------------------- triangles */
 
 static void
 triangle(check_layer *l)

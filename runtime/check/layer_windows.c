@@ -35,8 +35,6 @@ add_list(check_layer *l, const char *name, const windows *w, const int64_t *numb
     check_layer_ints(l, name, is_one ? 1 : w->spatial, numbers);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- pooling */
-
 static void
 add_pool(check_layer *l, windows *w, bool is_ceiled)
 {
@@ -150,8 +148,6 @@ max_pool_backward(check_layer *l)
             out[plane * inputs + (int64_t)at[i]] += grad[plane * outs + i];
     }
 }
-
-/* -------------------------------------------------------------------------------------------------------- convolutions */
 
 /* Of images (batch, groups * per_image, size) and filters to results (batch, groups * per_result, out). A transposed one
  * makes images of results. */

@@ -8,8 +8,6 @@
 
 #define SIZE 4099 /* odd: a driver's copies in words have a head and a tail */
 
-/* ---------------------------------------------------------------------------------------------- a vendor's call fails */
-
 /* What the uses below need, made while no call fails. */
 typedef struct scene {
     char *memory, *spare, *host;
@@ -127,8 +125,6 @@ failed_calls_are_reported(check_context *c)
                 ++failures;
     REQUIRE(failures > 0, "fail_vendor_call() made no call fail: none is counted");
 }
-
-/* ------------------------------------------------------------------------------------------ the vendor's current device */
 
 static void
 slots_leave_the_device(check_context *c)

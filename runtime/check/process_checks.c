@@ -127,8 +127,6 @@ survives_signals(check_context *c)
     REQUIRE(alarms > 0, "no signal came: the driver blocked SIGALRM in the calling thread");
 }
 
-/* ------------------------------------------------------------------------------------------------------- end and fork */
-
 static void
 end_is_clean(check_context *c)
 {

@@ -27,8 +27,6 @@ devices_are_there(check_context *c)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------- copies */
-
 #define SIZE 70001
 
 static void
@@ -76,8 +74,6 @@ pinned_memory_works(check_context *c)
     OK(openreg_host_free(from));
     OK(openreg_host_free(to));
 }
-
-/* -------------------------------------------------------------------------------------------------- streams and events */
 
 #define WORK ((size_t)8 << 20)
 
@@ -174,8 +170,6 @@ host_functions_run(check_context *c)
     OK(openreg_free(big));
 }
 
-/* ----------------------------------------------------------------------------------------------------------- allocator */
-
 static void
 blocks_keep_their_contents(check_context *c)
 {
@@ -221,8 +215,6 @@ memory_ends_and_comes_back(check_context *c)
         OK(openreg_free(held[0]));
     }
 }
-
-/* ------------------------------------------------------------------------------------------------------ life, threads */
 
 static void
 everything_starts_again(check_context *c)

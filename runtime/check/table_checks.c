@@ -9,8 +9,6 @@
 #include "driver/driver_slots.h"
 #include "fixtures.h"
 
-/* ----------------------------------------------------------------------------------------------------------- exports */
-
 static char *
 read_file(const char *path, size_t *size)
 {
@@ -56,8 +54,6 @@ exports_entry_alone(check_context *c)
         }
     }
 }
-
-/* ------------------------------------------------------------------------------------------------------------- table */
 
 static void
 query_is_cheap(check_context *c)
