@@ -20,17 +20,11 @@ static void
 set_variables(const check_context *c)
 {
     extern char **environ;
-    for (int i = 0; environ[i] != NULL;) {
+    for (char **at = environ; *at != NULL;) {
         char name[256];
-        if (strncmp(environ[i], "OPENREG_", 8) != 0 || strncmp(environ[i], "OPENREG_LOG_LEVEL=", 18) == 0) {
-            ++i;
-            continue;
-        }
-        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(environ[i], "="), environ[i]);
-        if (unsetenv(name) != 0)
-            ++i;
-        else
-            i = 0;
+        const bool is_ours = strncmp(*at, "OPENREG_", 8) == 0 && strncmp(*at, "OPENREG_LOG_LEVEL=", 18) != 0;
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        at = is_ours && unsetenv(name) == 0 ? environ : at + 1; /* which may be another list */
     }
     for (size_t i = 0; i < c->target->option_count; ++i) {
         char name[256];

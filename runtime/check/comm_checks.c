@@ -268,20 +268,14 @@ call_simply(check_rank *r)
     check_succeeded("queue", check_plan_call(r, &check_simple_plan, r->send, r->recv));
 }
 
-/* Whether all ranks' functions have returned. */
+/* Whether all ranks' functions return, each within that time. */
 static bool
-are_done(check_rank *ranks, int milliseconds)
+are_done(const check_rank *ranks, int milliseconds)
 {
-    const double end = check_now() + milliseconds * 1e-3;
-    bool all = false;
-    while (!all && check_now() < end) {
-        all = true;
-        for (int32_t i = 0; i < ranks[0].size; ++i)
-            all = all && atomic_load(&ranks[i].is_done);
-        if (!all)
-            check_sleep(1);
-    }
-    return all;
+    int32_t done = 0;
+    while (done < ranks[0].size && check_await(&ranks[done].is_done, milliseconds))
+        ++done;
+    return done == ranks[0].size;
 }
 
 static void

@@ -53,18 +53,12 @@ bits_of(const number_format *format, int64_t value)
            fraction;
 }
 
+/* The first bytes are the low ones: every machine that the runtime is built for is little-endian. */
 static void
 put_element(unsigned char *at, const number_format *format, int64_t value)
 {
     const uint64_t bits = bits_of(format, value);
-    const uint8_t one = (uint8_t)bits;
-    const uint16_t two = (uint16_t)bits;
-    const uint32_t four = (uint32_t)bits;
-    const void *const from = format->size == 1   ? (const void *)&one
-                             : format->size == 2 ? (const void *)&two
-                             : format->size == 4 ? (const void *)&four
-                                                 : (const void *)&bits;
-    memcpy(at, from, (size_t)format->size);
+    memcpy(at, &bits, (size_t)format->size);
 }
 
 /* What rank `number` has at place i: so that every reduction of two ranks, and of four, is exact in every format, in any

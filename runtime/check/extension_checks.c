@@ -345,7 +345,7 @@ unmap_waits(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
     const uint64_t step = step_of(c, vmm, 0);
-    openreg_driver_stream const stream = c->table.stream_create != NULL ? check_stream(c, 0) : NULL;
+    openreg_driver_stream const stream = check_stream(c, 0);
     void *memory = NULL;
     char *const kept = check_alloc(c, 0, sizeof sample);
     CALL("reserve", vmm->reserve(c->instance, 0, 2 * step, &memory));

@@ -147,8 +147,6 @@ own_buffer(check_context *c, size_t size)
     static unsigned char *buffer;
     static size_t room;
     if (size > room) {
-        if (buffer != NULL)
-            check_host_free(c, buffer, true);
         buffer = check_host_alloc(c, size, true);
         room = size;
     }
@@ -290,32 +288,21 @@ check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream, uin
 
 #define GATE_LIMIT 20 /* seconds */
 
-static void
-await_until(check_gate *gate, const bool *what, int milliseconds)
+bool
+check_await(const atomic_bool *what, int milliseconds)
 {
-    struct timespec end;
-    (void)clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += milliseconds / 1000;
-    end.tv_nsec += (long)(milliseconds % 1000) * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_nsec -= 1000000000;
-        ++end.tv_sec;
-    }
-    while (!*what && pthread_cond_timedwait(&gate->changed, &gate->lock, &end) == 0) {
-    }
+    const double end = check_now() + milliseconds * 1e-3;
+    while (!atomic_load(what) && check_now() < end)
+        check_sleep(1);
+    return atomic_load(what);
 }
 
 static void
 wait_at_gate(void *argument)
 {
     check_gate *const gate = argument;
-    (void)pthread_mutex_lock(&gate->lock);
-    gate->is_reached = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    await_until(gate, &gate->is_open, GATE_LIMIT * 1000);
-    gate->is_passed = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    (void)pthread_mutex_unlock(&gate->lock);
+    atomic_store(&gate->is_reached, true);
+    (void)check_await(&gate->is_open, GATE_LIMIT * 1000);
 }
 
 static check_gate *
@@ -324,8 +311,6 @@ make_gate(void)
     check_gate *const gate = calloc(1, sizeof *gate);
     if (gate == NULL)
         check_skip("no host memory");
-    (void)pthread_mutex_init(&gate->lock, NULL);
-    (void)pthread_cond_init(&gate->changed, NULL);
     return gate;
 }
 
@@ -334,12 +319,8 @@ static void
 try_gate(void *argument)
 {
     check_gate *const gate = argument;
-    (void)pthread_mutex_lock(&gate->lock);
-    await_until(gate, &gate->is_open, 400);
-    gate->is_passed = gate->is_open;
-    gate->is_reached = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    (void)pthread_mutex_unlock(&gate->lock);
+    atomic_store(&gate->is_passed, check_await(&gate->is_open, 400));
+    atomic_store(&gate->is_reached, true);
 }
 
 void
@@ -389,7 +370,7 @@ check_has_gate(check_context *c)
         check_gate_open(gate);
         MUST(c, device_sync, c->instance, 0);
         check_gate_await_reached(gate); /* also where device_sync() does not wait */
-        c->gate = gate->is_passed ? 1 : -1;
+        c->gate = atomic_load(&gate->is_passed) ? 1 : -1;
     }
     return c->gate > 0;
 }
@@ -405,20 +386,13 @@ check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream)
 void
 check_gate_await_reached(check_gate *gate)
 {
-    (void)pthread_mutex_lock(&gate->lock);
-    await_until(gate, &gate->is_reached, 5000);
-    const bool is_reached = gate->is_reached;
-    (void)pthread_mutex_unlock(&gate->lock);
-    REQUIRE(is_reached, "a host function on an idle stream did not run within 5 seconds");
+    REQUIRE(check_await(&gate->is_reached, 5000), "a host function on an idle stream did not run within 5 seconds");
 }
 
 void
 check_gate_open(check_gate *gate)
 {
-    (void)pthread_mutex_lock(&gate->lock);
-    gate->is_open = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    (void)pthread_mutex_unlock(&gate->lock);
+    atomic_store(&gate->is_open, true);
 }
 
 check_gate *
@@ -501,7 +475,7 @@ check_run_threads(void *(*function)(void *), void *items, size_t size, int count
 typedef struct timed_call {
     void (*function)(void *argument);
     void *argument;
-    check_gate *done;
+    atomic_bool done;
 } timed_call;
 
 static void *
@@ -509,7 +483,7 @@ run_timed(void *argument)
 {
     timed_call *const call = argument;
     call->function(call->argument);
-    check_gate_open(call->done);
+    atomic_store(&call->done, true);
     return NULL;
 }
 
@@ -520,14 +494,11 @@ check_returns_within(int milliseconds, void (*function)(void *argument), void *a
     pthread_t thread;
     if (call == NULL)
         check_skip("no host memory");
-    *call = (timed_call){function, argument, make_gate()};
+    call->function = function;
+    call->argument = argument;
     check_start_thread(&thread, run_timed, call);
     (void)pthread_detach(thread);
-    (void)pthread_mutex_lock(&call->done->lock);
-    await_until(call->done, &call->done->is_open, milliseconds);
-    const bool is_done = call->done->is_open;
-    (void)pthread_mutex_unlock(&call->done->lock);
-    return is_done;
+    return check_await(&call->done, milliseconds);
 }
 
 typedef struct sync_call {

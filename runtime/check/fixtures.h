@@ -95,11 +95,11 @@ bool check_has_gate(check_context *c);
 
 /* A stream is held at a closed gate: a host function that waits. It opens by itself after twenty seconds. */
 typedef struct check_gate {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_open, is_reached, is_passed;
+    atomic_bool is_open, is_reached, is_passed; /* the last: while it was tried whether there are gates */
 } check_gate;
 
+/* Whether it becomes true within that time. */
+bool check_await(const atomic_bool *what, int milliseconds);
 check_gate *check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream);
 void check_gate_await_reached(check_gate *gate);
 void check_gate_open(check_gate *gate);

@@ -3,6 +3,7 @@
 #include "kernel_bench.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -264,31 +265,33 @@ check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole)
     memset(at, CHECK_UNTOUCHED, dtype.bits / 8);
 }
 
-static const char *
-show_shape(const check_tensor *t, char *text, size_t size)
+static void __attribute__((format(printf, 2, 3)))
+add_text(check_bench *b, const char *format, ...)
 {
-    size_t length = (size_t)snprintf(text, size, "(");
-    for (int32_t d = 0; d < t->tensor.ndim; ++d)
-        length += (size_t)snprintf(text + length, size - length, "%s%lld:%lld", d == 0 ? "" : ", ",
-                                   (long long)t->shape[d], (long long)t->strides[d]);
-    (void)snprintf(text + length, size - length, ")");
-    return text;
+    const size_t length = strlen(b->text);
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(b->text + length, sizeof b->text - length, format, arguments);
+    va_end(arguments);
 }
 
 void
 check_bench_describe(check_bench *b, int count, const char *more)
 {
-    size_t length = (size_t)snprintf(b->text, sizeof b->text, "%s%u size:stride",
-                                     check_is_float(b->dtype)              ? "float"
-                                     : b->dtype.code == OPENREG_DTYPE_UINT ? "uint"
-                                                                           : "int",
-                                     (unsigned)b->dtype.bits);
-    char shape[120];
-    for (int i = 0; i < count && length < sizeof b->text; ++i)
-        length += (size_t)snprintf(b->text + length, sizeof b->text - length, " %s",
-                                   show_shape(&b->places[i], shape, sizeof shape));
-    if (length < sizeof b->text)
-        (void)snprintf(b->text + length, sizeof b->text - length, "%s", more);
+    b->text[0] = '\0';
+    add_text(b, "%s%u size:stride",
+             check_is_float(b->dtype)              ? "float"
+             : b->dtype.code == OPENREG_DTYPE_UINT ? "uint"
+                                                   : "int",
+             (unsigned)b->dtype.bits);
+    for (int i = 0; i < count; ++i) {
+        const check_tensor *const t = &b->places[i];
+        add_text(b, " (");
+        for (int32_t d = 0; d < t->tensor.ndim; ++d)
+            add_text(b, "%s%lld:%lld", d == 0 ? "" : ", ", (long long)t->shape[d], (long long)t->strides[d]);
+        add_text(b, ")");
+    }
+    add_text(b, "%s", more);
 }
 
 const char *const *

@@ -49,17 +49,6 @@ add_pool(check_layer *l, windows *w, bool is_ceiled)
     check_layer_bool(l, "ceil_mode", is_ceiled);
 }
 
-/* With ceil_mode a last window may reach over the end, where it begins inside. */
-static void
-ceil_sizes(windows *w)
-{
-    for (int d = 0; d < 2; ++d) {
-        const int64_t room = w->size[d] + 2 * w->padding[d] - w->dilation[d] * (w->kernel[d] - 1) - 1;
-        const int64_t out = (room + w->stride[d] - 1) / w->stride[d] + 1;
-        w->out[d] = (out - 1) * w->stride[d] >= w->size[d] + w->padding[d] ? out - 1 : out;
-    }
-}
-
 /* Sizes, and the place of the greatest of each window. */
 typedef struct pool {
     windows w;
@@ -73,8 +62,12 @@ pick_pool(check_layer *l, pool *p)
 {
     pick_windows(l, &p->w, 2);
     p->is_ceiled = check_layer_toss(l);
-    if (p->is_ceiled)
-        ceil_sizes(&p->w);
+    for (int d = 0; d < 2 && p->is_ceiled; ++d) { /* a last window may reach over the end, where it begins inside */
+        windows *const w = &p->w;
+        const int64_t room = w->size[d] + 2 * w->padding[d] - w->dilation[d] * (w->kernel[d] - 1) - 1;
+        const int64_t out = (room + w->stride[d] - 1) / w->stride[d] + 1;
+        w->out[d] = (out - 1) * w->stride[d] >= w->size[d] + w->padding[d] ? out - 1 : out;
+    }
     p->ndim = (int32_t)check_layer_between(l, 3, 4);
     p->planes = check_bench_shape(&l->b, p->ndim - 2, 3, p->shape);
     memcpy(p->out_shape, p->shape, sizeof p->out_shape);

@@ -217,7 +217,7 @@ ask(check_context *c, int i)
     void *out;
     if (memory == NULL) {
         memory = check_alloc(c, 0, 8192);
-        stream = c->table.stream_create != NULL ? check_stream(c, 0) : NULL;
+        stream = check_stream(c, 0);
         if (c->table.event_create != NULL) {
             first = check_event(c, 0, OPENREG_EVENT_TIMING);
             second = check_event(c, 0, OPENREG_EVENT_TIMING);

@@ -69,7 +69,21 @@ check_report_result(const check_result *result, bool is_verbose)
     (void)fflush(stdout);
 }
 
-static void print_wrapped(const char *label, const char *text);
+static void
+print_wrapped(const char *label, const char *text)
+{
+    const int indent = (int)strlen(label) + 3;
+    int column = printf("  %s ", label);
+    for (const char *word = text; *word != '\0';) {
+        const int length = (int)strcspn(word, " ");
+        if (column + 1 + length > 100)
+            column = printf("\n%*s", indent, "") - 1;
+        column += printf(" %.*s", length, word);
+        word += length;
+        word += strspn(word, " ");
+    }
+    printf("\n");
+}
 
 /* The names of the checks that were skipped. */
 static void
@@ -314,22 +328,6 @@ check_list(int level)
     for (const check_group *const *group = check_groups; *group != NULL; ++group)
         for (size_t i = 0; (*group)->level <= level && i < (*group)->count; ++i)
             printf("%d  %s\n", (*group)->level, (*group)->cases[i].name);
-}
-
-static void
-print_wrapped(const char *label, const char *text)
-{
-    const int indent = (int)strlen(label) + 3;
-    int column = printf("  %s ", label);
-    for (const char *word = text; *word != '\0';) {
-        const int length = (int)strcspn(word, " ");
-        if (column + 1 + length > 100)
-            column = printf("\n%*s", indent, "") - 1;
-        column += printf(" %.*s", length, word);
-        word += length;
-        word += strspn(word, " ");
-    }
-    printf("\n");
 }
 
 static void

@@ -105,18 +105,15 @@ start(child *out)
 /* A check that goes on calling slots is slow and doesn't hang: it ends after this multiple of the limit. */
 #define LIMITS_IN_ALL 4
 
-/* Reads until the child ends. False if no call began or ended for `limit` seconds; it is gone in both cases. */
+/* Waits for the child's end, and reads its report, for which a pipe has room. False if no call began or ended for `limit` seconds; it is gone in both cases. */
 static bool
 await(const child *wanted, double limit, char *text, size_t room, int *status)
 {
-    size_t length = 0;
     const double last = check_now() + LIMITS_IN_ALL * limit;
     double end = check_now() + limit;
     int64_t seen = -1;
-    bool is_open = true, is_in_time = true;
-    for (;;) {
-        if (waitpid(wanted->process, status, WNOHANG) == wanted->process)
-            break;
+    bool is_in_time = true;
+    for (; waitpid(wanted->process, status, WNOHANG) != wanted->process; check_sleep(1)) {
         const int64_t calls = 2 * (int64_t)__atomic_load_n(&wanted->trail->count, __ATOMIC_RELAXED) +
                               (__atomic_load_n(&wanted->trail->current, __ATOMIC_RELAXED) == 0);
         if (calls != seen) {
@@ -130,24 +127,12 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
             (void)waitpid(wanted->process, status, 0);
             break;
         }
-        struct pollfd polled = {.fd = wanted->file, .events = POLLIN};
-        if (!is_open) {
-            check_sleep(1);
-        } else if (poll(&polled, 1, 20) > 0) {
-            const ssize_t got = length + 1 < room ? read(wanted->file, text + length, room - 1 - length) : 0;
-            is_open = got > 0;
-            length += got > 0 ? (size_t)got : 0;
-        }
     }
     (void)kill(-wanted->process, SIGKILL); /* what it has left behind */
     struct pollfd polled = {.fd = wanted->file, .events = POLLIN};
-    while (is_open && length + 1 < room && poll(&polled, 1, 0) > 0) {
-        const ssize_t got = read(wanted->file, text + length, room - 1 - length);
-        is_open = got > 0;
-        length += got > 0 ? (size_t)got : 0;
-    }
+    const ssize_t got = poll(&polled, 1, 0) > 0 ? read(wanted->file, text, room - 1) : 0;
     (void)close(wanted->file);
-    text[length] = '\0';
+    text[got > 0 ? got : 0] = '\0';
     for (char *at = text; *at != '\0'; ++at)
         if (*at == '\n' || *at == '\r')
             *at = ' ';

@@ -101,28 +101,22 @@ static const char *
 growth(const check_counts *before, const check_counts *after, int rounds, unsigned books, const char *what)
 {
     static char text[200];
-    unsigned long long number = 0;
-    const char *noun = NULL;
-    if (after->threads > before->threads) {
-        number = (unsigned)(after->threads - before->threads);
-        noun = "threads";
-    } else if (after->files > before->files) {
-        number = (unsigned)(after->files - before->files);
-        noun = "open files";
-    } else if (after->heap > before->heap + (uint64_t)rounds * books + CHECK_HEAP_SLACK) {
-        number = after->heap - before->heap;
-        noun = "bytes of host memory";
-    } else if (after->address_space > before->address_space + (uint64_t)rounds * 2048 + CHECK_ADDRESS_SLACK) {
-        number = after->address_space - before->address_space;
-        noun = "bytes of address space";
-    } else if (before->device > after->device + (uint64_t)rounds * 64 + CHECK_DEVICE_SLACK) {
-        number = before->device - after->device;
-        noun = "bytes of device memory";
-    }
-    if (noun == NULL)
-        return NULL;
-    (void)snprintf(text, sizeof text, "%llu %s are left after %d times %s", number, noun, rounds, what);
-    return text;
+    const struct {
+        uint64_t before, after, slack;
+        const char *noun;
+    } all[] = {{(uint64_t)before->threads, (uint64_t)after->threads, 0, "threads"},
+               {(uint64_t)before->files, (uint64_t)after->files, 0, "open files"},
+               {before->heap, after->heap, (uint64_t)rounds * books + CHECK_HEAP_SLACK, "bytes of host memory"},
+               {before->address_space, after->address_space, (uint64_t)rounds * 2048 + CHECK_ADDRESS_SLACK,
+                "bytes of address space"},
+               {after->device, before->device, (uint64_t)rounds * 64 + CHECK_DEVICE_SLACK, "bytes of device memory"}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        if (all[i].after > all[i].before + all[i].slack) {
+            (void)snprintf(text, sizeof text, "%llu %s are left after %d times %s",
+                           (unsigned long long)(all[i].after - all[i].before), all[i].noun, rounds, what);
+            return text;
+        }
+    return NULL;
 }
 
 static check_counts
