@@ -55,9 +55,7 @@ check_start_runtime(check_context *c)
 openreg_device_properties
 check_properties(int32_t device)
 {
-    openreg_device_properties properties;
-    memset(&properties, 0, sizeof properties);
-    properties.struct_size = sizeof properties;
+    openreg_device_properties properties = {.struct_size = sizeof properties};
     OK(openreg_device_get_properties(device, &properties));
     return properties;
 }
@@ -124,11 +122,10 @@ void
 check_random_program(check_context *c, uint64_t *state, double seconds)
 {
     enum { BLOCKS = 40, MIDDLING = 70001, LARGEST = 1500000 };
-    block blocks[BLOCKS];
+    block blocks[BLOCKS] = {{.memory = NULL}};
     check_context own = *c;
     own.random = *state;
     unsigned char *const host = malloc(LARGEST);
-    memset(blocks, 0, sizeof blocks);
     const double end = check_now() + seconds;
     for (uint64_t step = 0; step < 600 || check_now() < end; ++step) {
         block *const b = &blocks[check_random_below(&own, BLOCKS)];

@@ -201,7 +201,6 @@ unknown_is_unsupported(check_context *c)
     check_write(c, r->dev, r->recv, r->staging, SAMPLE);
     for (size_t i = 0; i < 2 * sizeof wrong / sizeof wrong[0]; ++i) { /* alone, and behind one that is supported */
         openreg_collective list[2];
-        memset(list, 0, sizeof list);
         list[0] = list[1] = (openreg_collective){.struct_size = sizeof list[0],
                                                  .kind = OPENREG_COLLECTIVE_ALL_REDUCE,
                                                  .send = r->send,

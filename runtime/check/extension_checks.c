@@ -66,8 +66,7 @@ memory_goes_to_another_process(check_context *c)
     (void)before; /* so that the memory is not the first of the device */
     check_pattern(host, SIZE, 1);
     check_write(c, 0, memory, host, SIZE);
-    openreg_ipc_handle handle;
-    memset(&handle, 0, sizeof handle);
+    openreg_ipc_handle handle = {{0}};
     const int32_t importer = (int32_t)child;
     CALL("memory_export", ipc->memory_export(c->instance, 0, memory, &importer, 1, &handle));
     void *own = host;
@@ -141,7 +140,7 @@ static void
 altered_handles_do_no_harm(check_context *c)
 {
     int there[2], back[2];
-    openreg_ipc_handle handle;
+    openreg_ipc_handle handle = {{0}};
     check_skip_if(pipe(there) != 0 || pipe(back) != 0, "no pipe could be made");
     const pid_t exporter = fork(); /* before open() */
     if (exporter == 0) {
@@ -149,7 +148,6 @@ altered_handles_do_no_harm(check_context *c)
         check_open(c);
         const openreg_ipc *const ipc = find_ipc(c);
         const int32_t importer = (int32_t)getppid();
-        memset(&handle, 0, sizeof handle);
         CALL("memory_export", ipc->memory_export(c->instance, 0, check_alloc(c, 0, SIZE), &importer, 1, &handle));
         char end;
         if (write(there[1], &handle, sizeof handle) == (ssize_t)sizeof handle)

@@ -209,9 +209,8 @@ empty_graph_launches(check_context *c)
 static void
 host_function_runs_each_time(check_context *c)
 {
-    begin_scene(c);
     static atomic_int calls;
-    begin();
+    begin_capture(c);
     fill(s.a, 3, s.stream);
     OK(openreg_stream_launch_host_func(0, s.stream, check_count_call, &calls));
     openreg_graph_exec exec = end();

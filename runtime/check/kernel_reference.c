@@ -107,20 +107,8 @@ check_is_close(double seen, double wanted, openreg_dtype dtype)
 /* Arithmetic and choices; comparisons and bits; what floating-point numbers alone have. */
 enum { ADD, SUB, RSUB, MUL, NEG, ABS, RELU, MAXIMUM, MINIMUM, THRESHOLD_BACKWARD, CLAMP, WHERE, MASKED_FILL };
 enum { EQ = MASKED_FILL + 1, NE, LT, LE, GT, GE, NOT, INVERT, AND, OR };
-enum {
-    FUNCTION = OR + 1,
-    DIV,
-    RSQRT,
-    RECIPROCAL,
-    SIGMOID,
-    POW,
-    TANH_BACKWARD,
-    SIGMOID_BACKWARD,
-    LERP,
-    ADDCMUL,
-    ADDCDIV
-};
-enum { GELU = ADDCDIV + 1, GELU_BACKWARD };
+enum { FUNCTION = OR + 1, DIV, RSQRT, RECIPROCAL, SIGMOID, POW, TANH_BACKWARD, SIGMOID_BACKWARD, LERP };
+enum { ADDCMUL = LERP + 1, ADDCDIV, GELU, GELU_BACKWARD };
 
 #define REAL .is_real = true
 #define POSITIVE .is_real = true, .is_positive = true

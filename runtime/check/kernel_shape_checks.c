@@ -122,7 +122,7 @@ try_elementwise(check_bench *b, const check_elementwise *op)
 {
     char more[80] = "";
     const char *const *const names = check_bench_names(b, op->names);
-    openreg_value arguments[4];
+    openreg_value arguments[4] = {{0}};
     double reals[4] = {0};
     int64_t wholes[4] = {0}, shape[CHECK_DIMS];
     int places[4] = {-1, -1, -1, -1}, tensors = 0;
@@ -138,7 +138,6 @@ try_elementwise(check_bench *b, const check_elementwise *op)
                     : check_bench_below(b, 4) == 0 ? GAPPED
                                                    : CONTIGUOUS,
                     op->is_boolean ? boolean : b->dtype);
-    memset(arguments, 0, sizeof arguments);
     for (int i = 0; i < count; ++i) {
         const char kind = op->kinds[i];
         const bool is_number = strchr("SAOG", kind) != NULL || (kind == 'N' && check_bench_below(b, 3) == 0);

@@ -14,8 +14,7 @@ typedef struct windows {
 static void
 pick_windows(check_layer *l, windows *w, int32_t spatial)
 {
-    memset(w, 0, sizeof *w);
-    w->spatial = spatial;
+    *w = (windows){.spatial = spatial};
     for (int d = 0; d < 2; ++d) {
         const bool is_there = d < spatial;
         w->kernel[d] = is_there ? check_layer_between(l, 1, 3) : 1;

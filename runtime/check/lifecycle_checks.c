@@ -255,9 +255,8 @@ describe_agrees(check_context *c)
         unsigned char guard[64];
     } all[DESCRIBED];
     openreg_device_info *infos[DESCRIBED];
-    uint8_t peers[DESCRIBED * DESCRIBED];
+    uint8_t peers[DESCRIBED * DESCRIBED] = {0};
     memset(all, 0xa5, sizeof all);
-    memset(peers, 0, sizeof peers);
     for (int i = 0; i < DESCRIBED; ++i) {
         memset(&all[i].info, 0, sizeof all[i].info);
         all[i].info.struct_size = sizeof all[i].info;
@@ -294,10 +293,9 @@ describe_agrees(check_context *c)
 static void
 describe_once(check_context *c, int i)
 {
-    openreg_device_info all[DESCRIBED];
+    openreg_device_info all[DESCRIBED] = {{0}};
     openreg_device_info *infos[DESCRIBED];
     uint8_t peers[DESCRIBED * DESCRIBED];
-    memset(all, 0, sizeof all);
     for (int k = 0; k < DESCRIBED; ++k) {
         all[k].struct_size = sizeof all[k];
         infos[k] = &all[k];
@@ -317,10 +315,8 @@ describe_leaves_nothing(check_context *c)
 static void
 describe_keeps_to_capacity(check_context *c)
 {
-    openreg_device_info first, second;
-    memset(&first, 0, sizeof first);
+    openreg_device_info first = {.struct_size = sizeof first}, second;
     memset(&second, 0xa5, sizeof second);
-    first.struct_size = sizeof first;
     second.struct_size = sizeof second;
     const openreg_device_info poison = second;
     openreg_device_info *infos[2] = {&first, &second};

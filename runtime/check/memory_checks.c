@@ -83,9 +83,8 @@ contents_stay(check_context *c)
         size_t size;
         uint64_t seed;
         int32_t dev;
-    } blocks[BLOCKS];
+    } blocks[BLOCKS] = {{.memory = NULL}};
     static unsigned char buffer[20000];
-    memset(blocks, 0, sizeof blocks);
     for (uint64_t round = 0; round < 1200; ++round) {
         const size_t i = (size_t)check_random_below(c, BLOCKS);
         if (blocks[i].memory != NULL) {
@@ -224,20 +223,19 @@ memory_is_ready_at_once(check_context *c)
 static void
 alias_is_at_constant_distance(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        for (size_t i = 0; i < SIZES && (check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) != 0; ++i) {
-            char *const memory = check_alloc(c, dev, sizes[i]);
-            void *start = NULL, *inside = NULL;
-            MUST(c, host_alias, c->instance, dev, memory, &start);
-            for (int k = 0; k < 8; ++k) {
-                const uint64_t offset = k == 0 ? sizes[i] - 1 : check_random_below(c, sizes[i]);
-                MUST(c, host_alias, c->instance, dev, memory + offset, &inside);
-                REQUIRE((uintptr_t)inside - (uintptr_t)start == offset,
-                        "the host's view of byte %llu of an allocation is %lld bytes behind that of byte 0",
-                        (unsigned long long)offset, (long long)((intptr_t)inside - (intptr_t)start));
-            }
-            check_free(c, dev, memory);
+    for (size_t i = 0; i < SIZES && (check_caps(c, c->dev) & OPENREG_CAP_HOST_VISIBLE) != 0; ++i) {
+        char *const memory = check_alloc(c, c->dev, sizes[i]);
+        void *start = NULL, *inside = NULL;
+        MUST(c, host_alias, c->instance, c->dev, memory, &start);
+        for (int k = 0; k < 8; ++k) {
+            const uint64_t offset = k == 0 ? sizes[i] - 1 : check_random_below(c, sizes[i]);
+            MUST(c, host_alias, c->instance, c->dev, memory + offset, &inside);
+            REQUIRE((uintptr_t)inside - (uintptr_t)start == offset,
+                    "the host's view of byte %llu of an allocation is %lld bytes behind that of byte 0",
+                    (unsigned long long)offset, (long long)((intptr_t)inside - (intptr_t)start));
         }
+        check_free(c, c->dev, memory);
+    }
 }
 
 static void
@@ -283,18 +281,15 @@ touching_faults(volatile char *at, bool is_write)
 static void
 fence_holds(check_context *c)
 {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = leave_fault;
+    const struct sigaction action = {.sa_handler = leave_fault};
     (void)sigaction(SIGSEGV, &action, NULL);
     (void)sigaction(SIGBUS, &action, NULL);
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        for (int is_write = 0; is_write < 2; ++is_write) {
-            char *const memory = check_alloc(c, dev, 10000);
-            REQUIRE(touching_faults(memory + 5000, is_write != 0), "the host could %s the address %p of device %d",
-                    is_write ? "write at" : "read", (void *)(memory + 5000), dev);
-            check_free(c, dev, memory);
-        }
+    for (int is_write = 0; is_write < 2; ++is_write) {
+        char *const memory = check_alloc(c, c->dev, 10000);
+        REQUIRE(touching_faults(memory + 5000, is_write != 0), "the host could %s the address %p of device %d",
+                is_write ? "write at" : "read", (void *)(memory + 5000), c->dev);
+        check_free(c, c->dev, memory);
+    }
 }
 
 static void
@@ -389,13 +384,14 @@ static const check_case cases[] = {
      free_waits_for_other_devices},
     {"memory.ready", "", 0, "Every stream of the device may use memory as soon as mem_alloc() returns.",
      "With a vendor's stream-ordered allocator, synchronise that stream before returning.", memory_is_ready_at_once},
-    {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE,
+    {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE | CHECK_EACH,
      "host_alias(): the host's address of a device address, at a constant distance inside one allocation.",
      "The runtime asks once for an allocation and adds offsets itself.", alias_is_at_constant_distance},
     {"memory.alias_contents", "host_alias", CHECK_HOST_VISIBLE | CHECK_EACH,
      "The host may read and write at host_alias() when the streams that use the memory are idle.",
      "Memory that needs a flush or a mapping for the host is not HOST_VISIBLE.", alias_shows_the_memory},
-    {"memory.fence", "", CHECK_FENCED, "OPENREG_CAP_FENCED: device addresses fault when the host touches them.",
+    {"memory.fence", "", CHECK_FENCED | CHECK_EACH,
+     "OPENREG_CAP_FENCED: device addresses fault when the host touches them.",
      "Leave the flag out unless the pages are mapped with PROT_NONE.", fence_holds},
     {"host_memory.contents", "host_alloc", 0, "host_alloc(): pinned host memory, which the host reads and writes.",
      "It has the requested size, and is aligned as malloc()'s.", pinned_memory_is_memory},

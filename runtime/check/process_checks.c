@@ -107,9 +107,7 @@ count_alarm(int signal)
 static void
 survives_signals(check_context *c)
 {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = count_alarm; /* without SA_RESTART: system calls end with EINTR */
+    const struct sigaction action = {.sa_handler = count_alarm}; /* without SA_RESTART: system calls end with EINTR */
     (void)sigaction(SIGALRM, &action, NULL);
     const struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     (void)setitimer(ITIMER_REAL, &often, NULL);

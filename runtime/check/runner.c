@@ -303,9 +303,8 @@ check_identify(const check_target *target, int limit, check_identity *identity)
 {
     check_identity *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                                         0);
-    check_result result;
+    check_result result = {.check = NULL};
     memset(identity, 0, sizeof *identity);
-    memset(&result, 0, sizeof result);
     identity->devices = -1;
     identity->slowness = 1;
     if (shared == MAP_FAILED)

@@ -177,9 +177,7 @@ blocks_keep_their_contents(check_context *c)
     check_random_program(c, &c->random, c->target->seconds);
     OK(openreg_memory_empty_cache(-1));
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_memory_stats stats;
-        memset(&stats, 0, sizeof stats);
-        stats.struct_size = sizeof stats;
+        openreg_memory_stats stats = {.struct_size = sizeof stats};
         OK(openreg_memory_get_stats(dev, &stats));
         REQUIRE(stats.allocated_bytes[OPENREG_POOL_ALL].current == 0 &&
                     stats.reserved_bytes[OPENREG_POOL_ALL].current == 0,

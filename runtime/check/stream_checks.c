@@ -89,8 +89,7 @@ static void
 device_sync_waits(check_context *c)
 {
     enum { STREAMS = 64, ATTEMPTS = 6, TAILS = 4 };
-    tail tails[TAILS];
-    memset(tails, 0, sizeof tails);
+    tail tails[TAILS] = {{.from = NULL}};
     openreg_driver_stream streams[STREAMS] = {NULL};
     const int most = c->dev < 2 ? STREAMS : TAILS, attempts = c->dev < 2 ? ATTEMPTS : 1;
     for (int i = 1; i < most; ++i)

@@ -33,9 +33,7 @@ check_target_find(const char *name, check_target *target, const char **why)
         target->path = path;
         return 0;
     }
-    openreg_driver_record record;
-    memset(&record, 0, sizeof record);
-    record.struct_size = sizeof record;
+    openreg_driver_record record = {.struct_size = sizeof record};
     if (openreg_driver_find(name, &record) != OPENREG_OK) {
         *why = openreg_last_error()->message;
         return -1;
