@@ -84,18 +84,29 @@ init_waits_for_all(check_context *c)
     check_ranks_end(ranks);
 }
 
+/* A kind of call with each type, reduction and root that it has, and with uneven parts where it has parts. */
+static void
+follow_kind(check_rank *ranks, check_comm_kind kind, bool has_uneven)
+{
+    const int32_t size = ranks[0].size;
+    const bool reduces = kind <= CHECK_REDUCE_SCATTER, has_root = kind == CHECK_REDUCE || kind == CHECK_BROADCAST,
+               has_parts = has_uneven && (kind == CHECK_ALL_GATHER || kind == CHECK_ALL_TO_ALL);
+    for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
+        for (int32_t reduction = 0; reduction < (reduces ? CHECK_COMM_REDUCTIONS : 1); ++reduction)
+            for (int32_t root = 0; root < (has_root ? size : 1); ++root)
+                for (int uneven = 0; uneven < (has_parts ? 2 : 1); ++uneven)
+                    if ((reduction != OPENREG_COMM_AVERAGE || size != 3) && /* a third is no exact number */
+                        (kind != CHECK_EXCHANGE || type == CHECK_COMM_FLOAT32))
+                        check_ranks_follow(ranks,
+                                           (check_plan){kind, type, reduction, root, 61, false, uneven != 0, root});
+}
+
 /* The kind of call that the check is named after. */
 static void
 kind_is_right(check_context *c)
 {
     check_rank *const ranks = check_ranks_connect(c, RANKS);
-    const check_comm_kind wanted = check_comm_kind_named(c->check->name + strlen("comm."));
-    const bool has_root = wanted == CHECK_REDUCE || wanted == CHECK_BROADCAST;
-    for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
-        for (int32_t reduction = 0; reduction < (wanted <= CHECK_REDUCE_SCATTER ? CHECK_COMM_REDUCTIONS : 1);
-             ++reduction)
-            for (int32_t root = 0; root < (has_root ? RANKS : 1); ++root)
-                check_ranks_follow(ranks, (check_plan){wanted, type, reduction, root, 61, false, false, root});
+    follow_kind(ranks, check_comm_kind_named(c->check->name + strlen("comm.")), false);
     check_ranks_end(ranks);
 }
 
@@ -133,18 +144,8 @@ more_ranks_are_right(check_context *c)
     check_skip_if(c->devices < 3, "more than two ranks take more than two devices");
     for (int32_t size = 3; size <= c->devices && size <= CHECK_COMM_MOST; ++size) {
         check_rank *const ranks = check_ranks_connect(c, size);
-        for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k) {
-            const bool reduces = k <= CHECK_REDUCE_SCATTER, has_root = k == CHECK_REDUCE || k == CHECK_BROADCAST,
-                       has_parts = k == CHECK_ALL_GATHER || k == CHECK_ALL_TO_ALL;
-            for (int32_t type = k == CHECK_EXCHANGE ? CHECK_COMM_FLOAT32 : 0;
-                 type < (k == CHECK_EXCHANGE ? CHECK_COMM_FLOAT32 + 1 : CHECK_COMM_TYPES); ++type)
-                for (int32_t reduction = 0; reduction < (reduces ? CHECK_COMM_REDUCTIONS : 1); ++reduction)
-                    for (int32_t root = 0; root < (has_root ? size : 1); ++root)
-                        for (int uneven = 0; uneven < (has_parts ? 2 : 1); ++uneven)
-                            if (reduction != OPENREG_COMM_AVERAGE || size == 4) /* a third is no exact number */
-                                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, type, reduction, root, 61,
-                                                                       false, uneven != 0, root});
-        }
+        for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k)
+            follow_kind(ranks, (check_comm_kind)k, true);
         check_ranks_end(ranks);
     }
 }

@@ -32,14 +32,19 @@ is_error(openreg_status status, openreg_status wanted, const char *call)
             openreg_status_name(wanted));
 }
 
+/* Of all devices. */
 static uint64_t
-free_bytes(int32_t device)
+free_bytes(check_context *c)
 {
-    uint64_t unused = 0, total = 0;
-    OK(openreg_memory_empty_cache(-1));
-    OK(openreg_device_synchronize(device));
-    OK(openreg_memory_get_info(device, &unused, &total));
-    return unused;
+    uint64_t sum = 0;
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        uint64_t unused = 0, total = 0;
+        OK(openreg_memory_empty_cache(-1));
+        OK(openreg_device_synchronize(dev));
+        OK(openreg_memory_get_info(dev, &unused, &total));
+        sum += unused;
+    }
+    return sum;
 }
 
 /* A request that is refused once, while the cache holds several segments and one block is in use. */
@@ -74,9 +79,7 @@ give_back_in_a_row(int32_t device)
 static uint64_t
 lost_in_a_program(check_context *c)
 {
-    uint64_t before = 0, after = 0;
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        before += free_bytes(dev);
+    const uint64_t before = free_bytes(c);
     openreg_faults const faults = begin("seed %llu; nomem 40%% of segments",
                                         (unsigned long long)(check_random(c) >> 32));
     for (int i = 0; i < 100 && openreg_faults_hits(faults) == 0; ++i) /* on busy cores a program has few allocations */
@@ -85,8 +88,7 @@ lost_in_a_program(check_context *c)
     openreg_faults_end(faults);
     for (int32_t dev = 0; dev < c->devices; ++dev)
         give_back_in_a_row(dev);
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        after += free_bytes(dev);
+    const uint64_t after = free_bytes(c);
     return before > after ? before - after : 0;
 }
 

@@ -190,11 +190,10 @@ uint64_t
 check_total_memory(check_context *c, int32_t dev)
 {
     uint64_t unused = 0, total = 0;
-    if (c->table.mem_info != NULL) {
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
-        return total;
-    }
-    return check_info(c, dev).total_bytes;
+    if (c->table.mem_info == NULL)
+        return check_info(c, dev).total_bytes;
+    MUST(c, mem_info, c->instance, dev, &unused, &total);
+    return total;
 }
 
 uint64_t
@@ -466,6 +465,7 @@ void
 check_run_threads(void *(*function)(void *), void *items, size_t size, int count)
 {
     pthread_t threads[CHECK_THREADS];
+    REQUIRE(count <= CHECK_THREADS, "internal: %d threads", count);
     for (int i = 0; i < count; ++i)
         check_start_thread(&threads[i], function, (char *)items + (size_t)i * size);
     for (int i = 0; i < count; ++i)

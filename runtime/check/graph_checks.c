@@ -77,12 +77,6 @@ copy(char *to, const char *from, openreg_stream stream)
     OK(openreg_memcpy_async(0, stream, to, 0, from, 0, SIZE));
 }
 
-static void
-launch(openreg_graph_exec exec, openreg_stream stream)
-{
-    OK(openreg_graph_launch(exec, stream));
-}
-
 /* Waits for the stream, and looks at all bytes of `memory`. */
 static void
 has(const char *memory, unsigned char value, openreg_stream stream, const char *what)
@@ -144,7 +138,7 @@ launches_read_what_is_there(check_context *c)
     for (uint64_t i = 0; i < 5; ++i) {
         check_pattern(s.host, SIZE, i);
         fill(s.b, 0, s.stream);
-        launch(exec, s.stream);
+        OK(openreg_graph_launch(exec, s.stream));
         OK(openreg_memcpy_async(0, s.stream, s.seen, OPENREG_HOST, s.b, 0, SIZE));
         OK(openreg_stream_synchronize(0, s.stream));
         check_is_pattern(s.seen, SIZE, i, "what a launch copied of memory that was written before it");
@@ -164,7 +158,7 @@ nodes_keep_their_order(check_context *c)
     fill(s.a, 5, s.stream);
     openreg_graph_exec exec = end();
     for (int i = 0; i < 3; ++i) {
-        launch(exec, s.stream);
+        OK(openreg_graph_launch(exec, s.stream));
         has(s.b, 100 + STEPS - 1, s.stream, "a copy of the last of forty fills");
         has(s.a, 5, s.stream, "a fill behind them");
     }
@@ -186,11 +180,11 @@ launch_is_work_of_its_stream(check_context *c)
     for (uint8_t i = 10; i < 20; ++i) {
         delay(s.other, 3);
         fill(s.a, i, s.other);
-        launch(exec, s.other);
+        OK(openreg_graph_launch(exec, s.other));
         fill(s.a, 0, s.other);
         has(s.b, i, s.other, "what a launch on another stream copied between two fills of it");
     }
-    launch(exec, OPENREG_STREAM_DEFAULT);
+    OK(openreg_graph_launch(exec, OPENREG_STREAM_DEFAULT));
     has(s.b, 0, OPENREG_STREAM_DEFAULT, "what a launch on the default stream copied");
     OK(openreg_graph_exec_destroy(exec));
 }
@@ -200,8 +194,8 @@ empty_graph_launches(check_context *c)
 {
     begin_capture(c);
     openreg_graph_exec exec = end();
-    launch(exec, s.stream);
-    launch(exec, s.other);
+    OK(openreg_graph_launch(exec, s.stream));
+    OK(openreg_graph_launch(exec, s.other));
     has(s.a, 1, s.stream, "memory beside an empty graph");
     OK(openreg_graph_exec_destroy(exec));
 }
@@ -217,7 +211,7 @@ host_function_runs_each_time(check_context *c)
     check_sleep(20);
     REQUIRE(atomic_load(&calls) == 0, "a host function ran %d times before any launch", atomic_load(&calls));
     for (int i = 1; i <= 4; ++i) {
-        launch(exec, s.stream);
+        OK(openreg_graph_launch(exec, s.stream));
         OK(openreg_stream_synchronize(0, s.stream));
         REQUIRE(atomic_load(&calls) == i, "after %d launches a host function has run %d times", i, atomic_load(&calls));
     }
@@ -235,13 +229,13 @@ two_graphs_share_memory(check_context *c)
     fill(s.a, 32, s.stream);
     openreg_graph_exec two = end();
     for (int i = 0; i < 3; ++i) {
-        launch(one, s.stream);
-        launch(two, s.stream);
+        OK(openreg_graph_launch(one, s.stream));
+        OK(openreg_graph_launch(two, s.stream));
         has(s.b, 31, s.stream, "what the second of two graphs copied of memory that the first one filled");
         has(s.a, 32, s.stream, "memory that both fill");
     }
     OK(openreg_graph_exec_destroy(one));
-    launch(two, s.stream);
+    OK(openreg_graph_launch(two, s.stream));
     has(s.b, 32, s.stream, "what a graph copied after another one was destroyed");
     OK(openreg_graph_exec_destroy(two));
 }
@@ -254,7 +248,7 @@ destroyed_graph_ends_its_work(check_context *c)
     fill(s.a, 44, s.stream);
     copy(s.b, s.a, s.stream);
     openreg_graph_exec exec = end();
-    launch(exec, s.stream);
+    OK(openreg_graph_launch(exec, s.stream));
     OK(openreg_graph_exec_destroy(exec));
     has(s.b, 44, s.stream, "what a graph copied that was destroyed while it ran");
     OK(openreg_graph_exec_destroy(NULL));
@@ -272,8 +266,8 @@ launches_follow_each_other(check_context *c)
     for (int i = 0; i < 3; ++i) {
         fill(s.a, 1, s.stream);
         OK(openreg_stream_synchronize(0, s.stream));
-        launch(exec, s.stream);
-        launch(exec, s.other);
+        OK(openreg_graph_launch(exec, s.stream));
+        OK(openreg_graph_launch(exec, s.other));
         has(s.b, 60, s.other,
             "what the second launch copied of memory that the first one, on another stream, fills last");
         OK(openreg_stream_synchronize(0, s.stream));
@@ -303,7 +297,7 @@ forks_are_captured(check_context *c)
     has(s.b, 2, s.other, "memory that a forked stream's captured copy names, before any launch");
     for (int i = 0; i < 3; ++i) {
         fill(s.b, 0, s.stream);
-        launch(exec, s.stream);
+        OK(openreg_graph_launch(exec, s.stream));
         has(s.b, 21, s.stream, "a forked stream's copy between two fills of the stream that forked");
         has(s.a, 22, s.stream, "the fill behind the join");
     }
@@ -453,7 +447,7 @@ memory_is_allocated(check_context *c)
     OK(openreg_memset_async(0, s.stream, block, 50, SIZE));
     copy(s.a, block, s.stream);
     openreg_graph_exec exec = end();
-    launch(exec, s.stream);
+    OK(openreg_graph_launch(exec, s.stream));
     has(s.a, 50, s.stream, "what a graph copied of memory that was allocated during its capture");
     OK(openreg_graph_exec_destroy(exec));
     OK(openreg_free(block));
@@ -483,18 +477,18 @@ update_fits_or_changes_nothing(check_context *c)
     openreg_graph_exec exec = NULL;
     int32_t fits = -1;
     OK(openreg_graph_instantiate(first, &exec));
-    launch(exec, s.stream);
+    OK(openreg_graph_launch(exec, s.stream));
     has(s.b, 11, s.stream, "what a graph copied before it was updated");
     const openreg_status status = openreg_graph_update(exec, other, &fits);
     check_skip_if(status == OPENREG_E_UNSUPPORTED, "the driver updates no graphs");
     check_runtime_ok(status, "openreg_graph_update()");
     REQUIRE(fits == !differs, "a graph with %s", differs ? "a node more is said to fit" : "the same nodes doesn't fit");
-    launch(exec, s.stream);
+    OK(openreg_graph_launch(exec, s.stream));
     has(s.b, differs ? 11 : 12, s.stream,
         differs ? "what a graph copied after an update that doesn't fit" : "what a graph copied after it was updated");
     OK(openreg_graph_destroy(first));
     OK(openreg_graph_destroy(other));
-    launch(exec, s.stream);
+    OK(openreg_graph_launch(exec, s.stream));
     OK(openreg_graph_exec_destroy(exec));
 }
 
@@ -505,8 +499,8 @@ use_graph(check_context *c, int i)
     openreg_graph graph = capture_fill_and_copy((uint8_t)i, 3);
     openreg_graph_exec exec = NULL;
     OK(openreg_graph_instantiate(graph, &exec));
-    launch(exec, s.stream);
-    launch(exec, s.stream);
+    OK(openreg_graph_launch(exec, s.stream));
+    OK(openreg_graph_launch(exec, s.stream));
     OK(openreg_stream_synchronize(0, s.stream));
     OK(openreg_graph_exec_destroy(exec));
     OK(openreg_graph_destroy(graph));

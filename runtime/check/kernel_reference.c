@@ -208,11 +208,21 @@ check_elementwise_regroup(const check_elementwise *op, double *v)
     v[2] = 1;
 }
 
+/* Of NaN none of the three is true. */
+static bool
+holds(int comparison, bool is_less, bool is_equal, bool is_greater)
+{
+    const bool all[] = {is_equal, !is_equal, is_less, is_less || is_equal, is_greater, is_greater || is_equal};
+    return all[comparison - EQ];
+}
+
 double
 check_elementwise_real(const check_elementwise *op, const double *v)
 {
     const double a = v[0], b = op->kinds[1] != '\0' ? v[1] : 0,
                  s = op->kinds[1] != '\0' && op->kinds[2] != '\0' ? v[2] : 1;
+    if (op->what >= EQ && op->what <= GE)
+        return holds(op->what, a < b, a == b, a > b);
     switch (op->what) {
     case ADD:
         return a + s * b;
@@ -256,18 +266,6 @@ check_elementwise_real(const check_elementwise *op, const double *v)
         return a + v[3] * b / s;
     case LERP: /* as PyTorch: infinite ends tell the formulas apart */
         return fabs(s) < 0.5 ? a + s * (b - a) : b - (b - a) * (1 - s);
-    case EQ:
-        return a == b;
-    case NE:
-        return a != b;
-    case LT:
-        return a < b;
-    case LE:
-        return a <= b;
-    case GT:
-        return a > b;
-    case GE:
-        return a >= b;
     case NOT:
         return a == 0;
     case GELU:
@@ -291,6 +289,8 @@ check_elementwise_whole(const check_elementwise *op, const int64_t *v)
 {
     const int64_t a = v[0], b = op->kinds[1] != '\0' ? v[1] : 0,
                   s = op->kinds[1] != '\0' && op->kinds[2] != '\0' ? v[2] : 1;
+    if (op->what >= EQ && op->what <= GE)
+        return holds(op->what, a < b, a == b, a > b);
     switch (op->what) {
     case ADD:
         return (int64_t)((uint64_t)a + (uint64_t)s * (uint64_t)b);
@@ -312,18 +312,6 @@ check_elementwise_whole(const check_elementwise *op, const int64_t *v)
         return a < 0 ? 0 : a;
     case THRESHOLD_BACKWARD:
         return b <= s ? 0 : a;
-    case EQ:
-        return a == b;
-    case NE:
-        return a != b;
-    case LT:
-        return a < b;
-    case LE:
-        return a <= b;
-    case GT:
-        return a > b;
-    case GE:
-        return a >= b;
     case NOT:
         return a == 0;
     case CLAMP: /* without bounds: the ends of the type */

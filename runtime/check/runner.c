@@ -83,12 +83,8 @@ start(child *out)
 {
     int files[2];
     void *const shared = mmap(NULL, sizeof *out->trail, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
+    if (shared == MAP_FAILED || pipe(files) != 0)
         return -1;
-    if (pipe(files) != 0) {
-        (void)munmap(shared, sizeof *out->trail);
-        return -1;
-    }
     (void)fflush(NULL);
     out->trail = shared;
     out->process = fork();
