@@ -186,10 +186,8 @@ read_end(const child *ended, bool is_in_time, int status, int limit, check_resul
     else if (WEXITSTATUS(status) != CHECK_EXIT_FAIL)
         (void)snprintf(text, sizeof result->message, "the process ended with status %d %s", WEXITSTATUS(status),
                        where(ended, buffer, sizeof buffer));
-    const bool is_abrupt = !is_in_time || WIFSIGNALED(status) ||
-                           (WEXITSTATUS(status) != CHECK_EXIT_PASS && WEXITSTATUS(status) != CHECK_EXIT_SKIP &&
-                            WEXITSTATUS(status) != CHECK_EXIT_FAIL);
-    if (is_abrupt)
+    if (!is_in_time || !WIFEXITED(status) ||
+        (result->outcome == CHECK_FAILED && WEXITSTATUS(status) != CHECK_EXIT_FAIL))
         write_calls(trail, result->calls, sizeof result->calls);
 }
 

@@ -67,16 +67,11 @@ check_host_available(void)
 check_counts
 check_count_now(void)
 {
-    check_counts counts = {.files = entries_of("/proc/self/fd"), .threads = entries_of("/proc/self/task")};
-    counts.heap = heap_bytes();
-    FILE *const file = fopen("/proc/self/statm", "re");
-    unsigned long long pages = 0;
-    if (file != NULL) {
-        if (fscanf(file, "%llu", &pages) == 1)
-            counts.address_space = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-        (void)fclose(file);
-    }
-    return counts;
+    const uint64_t bytes = read_bytes("/proc/self/statm", "", (uint64_t)sysconf(_SC_PAGESIZE));
+    return (check_counts){.files = entries_of("/proc/self/fd"),
+                          .threads = entries_of("/proc/self/task"),
+                          .heap = heap_bytes(),
+                          .address_space = bytes != UINT64_MAX ? bytes : 0};
 }
 
 void
