@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* kernel_checks.c: the extension openreg.kernels, against a reference in C (layer_bench.h); the same kernels again and again,
- * which leaves nothing behind, and in several threads and on several streams at once. */
+/* kernel_checks.c: the extension openreg.kernels, against a reference in C (layer_bench.h); kernels that are called again
+ * and again, which leaves nothing behind, and in several threads and on several streams at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

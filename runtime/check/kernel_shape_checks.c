@@ -100,7 +100,7 @@ expect_element(check_bench *b, const check_elementwise *op, int64_t i, const dou
     check_bench_expect(b, i, wanted, wanted != 0);
 }
 
-/* All of the result; `places` has that of each argument that is a tensor, and -1 for others, of which the numbers are given. */
+/* All of the result. `places`: of the arguments that are tensors; -1: the argument is one of the given numbers. */
 static void
 expect_elements(check_bench *b, const check_elementwise *op, const int *places, double *reals, int64_t *wholes)
 {

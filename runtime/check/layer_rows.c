@@ -162,7 +162,8 @@ layer_norm(check_layer *l)
     }
 }
 
-/* The gradients of one group: of the input, the weight and the bias. The last two have a number for each of the group's, or, with `of_groups`, for each group. */
+/* The gradients of one group: of the input, the weight and the bias. The last two have a number for each of the group's,
+ * or, with `of_groups`, for each group. */
 static void
 normal_gradients(const rows *r, int64_t group, const moments *m, const double *grad, const double *x,
                  const double *weight, bool of_groups, bool is_constant, double *const *out)

@@ -101,7 +101,8 @@ start(child *out)
 /* A check that goes on calling slots is slow and doesn't hang: it ends after this multiple of the limit. */
 #define LIMITS_IN_ALL 4
 
-/* Waits for the child's end, and reads its report, for which a pipe has room. False if no call began or ended for `limit` seconds; it is gone in both cases. */
+/* Waits for the child's end, and reads its report, for which a pipe has room. False if no call began or ended for `limit`
+ * seconds; it is gone in both cases. */
 static bool
 await(const child *wanted, double limit, char *text, size_t room, int *status)
 {
