@@ -14,25 +14,17 @@ check_runtime_ok(openreg_status status, const char *call)
     REQUIRE(status == OPENREG_OK, "%s: %s (%s)", call, openreg_last_error()->message, openreg_status_name(status));
 }
 
-/* ---------------------------------------------------------------------------------------------------------- beginning */
-
 /* Nothing of the surroundings reaches the runtime but the options and the level of the log; main.c refuses the variables
  * that would ask for more. */
 static void
 set_variables(const check_context *c)
 {
     extern char **environ;
-    for (int i = 0; environ[i] != NULL;) {
+    for (char **at = environ; *at != NULL;) {
         char name[256];
-        if (strncmp(environ[i], "OPENREG_", 8) != 0 || strncmp(environ[i], "OPENREG_LOG_LEVEL=", 18) == 0) {
-            ++i;
-            continue;
-        }
-        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(environ[i], "="), environ[i]);
-        if (unsetenv(name) != 0)
-            ++i;
-        else
-            i = 0;
+        const bool is_ours = strncmp(*at, "OPENREG_", 8) == 0 && strncmp(*at, "OPENREG_LOG_LEVEL=", 18) != 0;
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        at = is_ours && unsetenv(name) == 0 ? environ : at + 1; /* which may be another list */
     }
     for (size_t i = 0; i < c->target->option_count; ++i) {
         char name[256];
@@ -47,25 +39,23 @@ set_variables(const check_context *c)
 int32_t
 check_start_runtime(check_context *c)
 {
+    if (c->devices > 0) /* started by the check of another device */
+        return c->devices;
     set_variables(c);
     if (c->target->path != NULL)
         OK(openreg_driver_load(c->table.name, c->target->path));
     const openreg_status status = openreg_drivers_use(c->table.name);
-    if (status == OPENREG_E_NO_DEVICE)
-        check_skip("there is no device: %s", openreg_last_error()->message);
+    check_skip_if(status == OPENREG_E_NO_DEVICE, "there is no device: %s", openreg_last_error()->message);
     check_runtime_ok(status, "openreg_drivers_use()");
     c->devices = openreg_device_count();
-    if (c->devices == 0)
-        check_skip("the driver has no device");
+    check_skip_if(c->devices == 0, "the driver has no device");
     return c->devices;
 }
 
 openreg_device_properties
 check_properties(int32_t device)
 {
-    openreg_device_properties properties;
-    memset(&properties, 0, sizeof properties);
-    properties.struct_size = sizeof properties;
+    openreg_device_properties properties = {.struct_size = sizeof properties};
     OK(openreg_device_get_properties(device, &properties));
     return properties;
 }
@@ -85,7 +75,41 @@ check_allocate_block(int32_t device, size_t size)
     return memory;
 }
 
-/* ------------------------------------------------------------------------------------------------------ random programs */
+void *
+check_pinned_block(int32_t device, size_t size)
+{
+    void *memory = NULL;
+    OK(openreg_host_alloc(device, size, &memory));
+    return memory;
+}
+
+openreg_stream
+check_pool_stream(int32_t device)
+{
+    openreg_stream stream;
+    OK(openreg_stream_from_pool(device, 0, &stream));
+    return stream;
+}
+
+openreg_event
+check_runtime_event(int32_t device, uint32_t flags)
+{
+    openreg_event event = NULL;
+    OK(openreg_event_create(device, flags, &event));
+    return event;
+}
+
+void
+check_round_trip(int32_t device, uint64_t seed, const char *what)
+{
+    static unsigned char host[5000], seen[5000];
+    void *const memory = check_allocate_block(device, sizeof host);
+    check_pattern(host, sizeof host, seed);
+    OK(openreg_memcpy(memory, device, host, OPENREG_HOST, sizeof host));
+    OK(openreg_memcpy(seen, OPENREG_HOST, memory, device, sizeof seen));
+    check_is_pattern(seen, sizeof seen, seed, what);
+    OK(openreg_free(memory));
+}
 
 typedef struct block {
     char *memory;
@@ -98,11 +122,10 @@ void
 check_random_program(check_context *c, uint64_t *state, double seconds)
 {
     enum { BLOCKS = 40, MIDDLING = 70001, LARGEST = 1500000 };
-    block blocks[BLOCKS];
+    block blocks[BLOCKS] = {{.memory = NULL}};
     check_context own = *c;
     own.random = *state;
     unsigned char *const host = malloc(LARGEST);
-    memset(blocks, 0, sizeof blocks);
     const double end = check_now() + seconds;
     for (uint64_t step = 0; step < 600 || check_now() < end; ++step) {
         block *const b = &blocks[check_random_below(&own, BLOCKS)];

@@ -23,8 +23,10 @@
 #define CHECK_RUNTIME 64u      /* calls the runtime: the runner opens nothing */
 #define CHECK_KERNELS 128u     /* the extension openreg.kernels */
 #define CHECK_COMM 256u        /* the extension openreg.comm */
-#define CHECK_LONG                                                                                                     \
-    512u /* nothing; it moves gigabytes, or compiles many kernels, and hangs after ten times as long as others */
+/* Nothing; it moves gigabytes, or compiles many kernels, and hangs after ten times as long as others. */
+#define CHECK_LONG 512u
+
+#define CHECK_EACH 1024u /* nothing; it runs once for each device, which is c->dev */
 
 typedef struct check_context check_context;
 
@@ -46,12 +48,10 @@ typedef struct check_group {
 #define CHECK_GROUP(level, list) {level, list, sizeof(list) / sizeof((list)[0])}
 
 extern const check_group check_table_group, check_lifecycle_group, check_process_group, check_error_group,
-    check_memory_group, check_host_memory_group, check_copy_group, check_wide_group, check_fill_group,
-    check_stream_group, check_event_group, check_host_func_group, check_info_group, check_thread_group,
-    check_leak_group, check_probe_group, check_extension_group, check_comm_group, check_comm_process_group,
-    check_kernel_group, check_runtime_group, check_fault_group, check_graph_group, check_kernel_shape_group,
-    check_kernel_matrix_group, check_layer_group, check_window_group, check_move_group, check_index_group,
-    check_kernel_call_group;
+    check_memory_group, check_copy_group, check_wide_group, check_stream_group, check_event_group,
+    check_host_func_group, check_info_group, check_thread_group, check_leak_group, check_probe_group,
+    check_extension_group, check_comm_group, check_comm_process_group, check_kernel_group, check_runtime_group,
+    check_fault_group, check_graph_group, check_kernel_shape_group, check_layer_group;
 
 /* All of them, in the order in which they run. NULL ends the list. */
 extern const check_group *const check_groups[];
@@ -75,10 +75,21 @@ struct check_context {
     const openreg_driver *given; /* the driver's own table */
     openreg_driver table;        /* a copy: the part that both sides know, the rest zero */
     openreg_instance instance;   /* NULL with CHECK_CLOSED and CHECK_RUNTIME */
-    int32_t devices;
-    uint64_t random; /* state of check_random() */
-    int gate;        /* 0: not tried, 1: there is one, -1: there is none */
+    int32_t devices, dev;        /* dev: with CHECK_EACH */
+    uint64_t random;             /* state of check_random() */
+    int gate;                    /* 0: not tried, 1: there is one, -1: there is none */
 };
+
+/* ---- target.c ---- */
+
+/* Finds a driver: a path to a library, "sim", or the name of one that the runtime knows as a library ("cuda").
+ * Returns 0, or -1 with *why a text. Loads nothing. */
+int check_target_find(const char *name, check_target *target, const char **why);
+/* The same target with the options that variables OPENREG_<DRIVER>_<KEY> hold behind those of the command line, which
+ * go first. Valid until the next call; for the process of a check, which calls it once. */
+const check_target *check_target_with_variables(const check_target *target, const char *driver);
+/* The driver's entry point; loads the library. Fails the check if there is none. */
+openreg_driver_query_fn check_target_entry(const check_target *target);
 
 /* ---- context.c ---- */
 
@@ -107,6 +118,8 @@ void check_begin(int report_file, check_trail *trail);
 _Noreturn void check_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void check_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void check_pass(void);
+/* The second of them, where that is so. */
+void check_skip_if(bool condition, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Loads the driver and copies its table. Fails the check if that can't be. */
 void check_load(check_context *c, const check_target *target);
@@ -117,6 +130,8 @@ void check_close(check_context *c);
 openreg_status check_open_with(check_context *c, const openreg_option *options, uint32_t count, openreg_instance *out);
 /* The host's functions, which count the errors of each thread. */
 const openreg_host *check_host(void);
+/* Whether the table has that slot of openreg_slots[]. */
+bool check_has_slot(const openreg_driver *table, int slot);
 /* Whether the table has all slots of a list "a b c"; *missing is the first one that it lacks. */
 bool check_has_slots(const openreg_driver *table, const char *slots, const char **missing);
 
@@ -138,6 +153,10 @@ const char *check_status_name(openreg_status status);
 #define FAILS(c, code, slot, ...)                                                                                      \
     check_failed_with(#slot, code, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
 #define MAY(c, slot, ...) check_ended(#slot, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
+/* The same of a function of an extension, which is named. */
+#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
+#define REFUSES(name, call) check_failed_with(name, OPENREG_E_INVALID, (check_begin_call(name), (call)))
+#define TRY(name, call) check_ended(name, (check_begin_call(name), (call)))
 /* The argument of mem_alloc() and host_alloc() for this number of bytes. */
 #define BYTES(count) (&(const openreg_alloc_info){.struct_size = sizeof(openreg_alloc_info), .size = (count)})
 /* REQUIRE(condition, "text", ...): the rule that the check is about. */

@@ -8,15 +8,9 @@
 #include "comm_ranks.h"
 #include "fixtures.h"
 
-#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
-#define REFUSES(name, call) check_failed_with(name, OPENREG_E_INVALID, (check_begin_call(name), (call)))
-
 #define RANKS CHECK_COMM_RANKS
 #define ROOM CHECK_COMM_ROOM
-#define SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */
-#define SAMPLE 256                   /* bytes */
-
-/* -------------------------------------------------------------------------------------------------------------- checks */
+#define SAMPLE 256 /* bytes */
 
 static void
 table_is_whole(check_context *c)
@@ -61,12 +55,11 @@ wrong_ranks_are_refused(check_context *c)
     check_rank *const ranks = check_ranks_prepare(c, 1);
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
         wrong[i].rank = ranks;
-        REQUIRE(check_returns_within(SOON, refuse_init, &wrong[i]), "init() of rank %d of %d did not return",
+        REQUIRE(check_returns_within(CHECK_SOON, refuse_init, &wrong[i]), "init() of rank %d of %d did not return",
                 wrong[i].number, wrong[i].size);
     }
     check_rank_init(ranks); /* nobody has joined */
-    check_ranks_follow(ranks,
-                       (check_plan){CHECK_ALL_REDUCE, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, false, 0});
+    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 3});
     check_ranks_end(ranks);
 }
 
@@ -87,9 +80,25 @@ init_waits_for_all(check_context *c)
     }
     for (int32_t i = 0; i < RANKS; ++i)
         (void)pthread_join(threads[i].thread, NULL);
-    check_ranks_follow(ranks,
-                       (check_plan){CHECK_ALL_REDUCE, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 3, false, false, 0});
+    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 3});
     check_ranks_end(ranks);
+}
+
+/* A kind of call with each type, reduction and root that it has, and with uneven parts where it has parts. */
+static void
+follow_kind(check_rank *ranks, check_comm_kind kind, bool has_uneven)
+{
+    const int32_t size = ranks[0].size;
+    const bool reduces = kind <= CHECK_REDUCE_SCATTER, has_root = kind == CHECK_REDUCE || kind == CHECK_BROADCAST,
+               has_parts = has_uneven && (kind == CHECK_ALL_GATHER || kind == CHECK_ALL_TO_ALL);
+    for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
+        for (int32_t reduction = 0; reduction < (reduces ? CHECK_COMM_REDUCTIONS : 1); ++reduction)
+            for (int32_t root = 0; root < (has_root ? size : 1); ++root)
+                for (int uneven = 0; uneven < (has_parts ? 2 : 1); ++uneven)
+                    if ((reduction != OPENREG_COMM_AVERAGE || size != 3) && /* a third is no exact number */
+                        (kind != CHECK_EXCHANGE || type == CHECK_COMM_FLOAT32))
+                        check_ranks_follow(ranks,
+                                           (check_plan){kind, type, reduction, root, 61, false, uneven != 0, root});
 }
 
 /* The kind of call that the check is named after. */
@@ -97,70 +106,46 @@ static void
 kind_is_right(check_context *c)
 {
     check_rank *const ranks = check_ranks_connect(c, RANKS);
-    check_comm_kind wanted = CHECK_ALL_REDUCE;
-    while (wanted < CHECK_COMM_KINDS && strcmp(check_comm_kind_name(wanted), c->check->name + strlen("comm.")) != 0)
-        ++wanted;
-    REQUIRE(wanted < CHECK_COMM_KINDS, "internal: no kind of call is named as %s", c->check->name);
-    const bool has_root = wanted == CHECK_REDUCE || wanted == CHECK_BROADCAST;
+    follow_kind(ranks, check_comm_kind_named(c->check->name + strlen("comm.")), false);
+    check_ranks_end(ranks);
+}
+
+/* Checks that call some kinds with counts of all magnitudes. */
+static const struct {
+    const char *check;
+    check_comm_kind first, last;
+    bool has_types, has_roots, in_place, uneven;
+    uint64_t least, most, factor; /* counts of elements: each is the one before by the factor, and one more */
+} sweeps[] = {{"comm.messages", CHECK_MESSAGES, CHECK_MESSAGES, false, true, false, false, 1, 100000, 17},
+              {"comm.group", CHECK_EXCHANGE, CHECK_EXCHANGE, false, false, false, false, 3, 100000, 31},
+              {"comm.uneven", CHECK_ALL_GATHER, CHECK_ALL_TO_ALL, true, false, false, true, 0, 10000, 71},
+              {"comm.in_place", CHECK_ALL_REDUCE, CHECK_ALL_GATHER, false, true, true, false, 5, 100000, 97}};
+
+static void
+sizes_are_right(check_context *c)
+{
+    check_rank *const ranks = check_ranks_connect(c, RANKS);
+    size_t i = 0;
+    while (strcmp(sweeps[i].check, c->check->name) != 0)
+        ++i;
     for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
-        for (int32_t reduction = 0; reduction < (wanted <= CHECK_REDUCE_SCATTER ? CHECK_COMM_REDUCTIONS : 1);
-             ++reduction)
-            for (int32_t root = 0; root < (has_root ? RANKS : 1); ++root)
-                check_ranks_follow(ranks, (check_plan){wanted, type, reduction, root, 61, false, false, root});
-    check_ranks_end(ranks);
-}
-
-static void
-messages_arrive(check_context *c)
-{
-    check_rank *const ranks = check_ranks_connect(c, RANKS);
-    for (int32_t root = 0; root < RANKS; ++root)
-        for (uint64_t count = 1; count < 100000; count = count * 17 + 1)
-            check_ranks_follow(ranks,
-                               (check_plan){CHECK_MESSAGES, CHECK_COMM_FLOAT32, 0, root, count, false, false, 0});
-    check_ranks_end(ranks);
-}
-
-static void
-groups_are_one(check_context *c)
-{
-    check_rank *const ranks = check_ranks_connect(c, RANKS);
-    for (uint64_t count = 3; count < 100000; count = count * 31 + 1)
-        check_ranks_follow(ranks, (check_plan){.kind = CHECK_EXCHANGE, .type = CHECK_COMM_FLOAT32, .count = count});
-    check_ranks_end(ranks);
-}
-
-static void
-uneven_parts_arrive(check_context *c)
-{
-    check_rank *const ranks = check_ranks_connect(c, RANKS);
-    for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
-        for (uint64_t count = 0; count < 10000; count = count * 71 + 1)
-            for (int k = CHECK_ALL_GATHER; k <= CHECK_ALL_TO_ALL; ++k)
-                check_ranks_follow(
-                    ranks, (check_plan){.kind = (check_comm_kind)k, .type = type, .count = count, .uneven = true});
+        for (int k = (int)sweeps[i].first; k <= (int)sweeps[i].last; ++k)
+            for (int32_t root = 0; root < (sweeps[i].has_roots ? RANKS : 1); ++root)
+                for (uint64_t n = sweeps[i].least; n < sweeps[i].most; n = n * sweeps[i].factor + 1)
+                    if (sweeps[i].has_types || type == CHECK_COMM_FLOAT32)
+                        check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, type, OPENREG_COMM_SUM, root, n,
+                                                               sweeps[i].in_place, sweeps[i].uneven, 0});
     check_ranks_end(ranks);
 }
 
 static void
 more_ranks_are_right(check_context *c)
 {
-    if (c->devices < 3)
-        check_skip("more than two ranks take more than two devices");
+    check_skip_if(c->devices < 3, "more than two ranks take more than two devices");
     for (int32_t size = 3; size <= c->devices && size <= CHECK_COMM_MOST; ++size) {
         check_rank *const ranks = check_ranks_connect(c, size);
-        for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k) {
-            const bool reduces = k <= CHECK_REDUCE_SCATTER, has_root = k == CHECK_REDUCE || k == CHECK_BROADCAST,
-                       has_parts = k == CHECK_ALL_GATHER || k == CHECK_ALL_TO_ALL;
-            for (int32_t type = k == CHECK_EXCHANGE ? CHECK_COMM_FLOAT32 : 0;
-                 type < (k == CHECK_EXCHANGE ? CHECK_COMM_FLOAT32 + 1 : CHECK_COMM_TYPES); ++type)
-                for (int32_t reduction = 0; reduction < (reduces ? CHECK_COMM_REDUCTIONS : 1); ++reduction)
-                    for (int32_t root = 0; root < (has_root ? size : 1); ++root)
-                        for (int uneven = 0; uneven < (has_parts ? 2 : 1); ++uneven)
-                            if (reduction != OPENREG_COMM_AVERAGE || size == 4) /* a third is no exact number */
-                                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, type, reduction, root, 61,
-                                                                       false, uneven != 0, root});
-        }
+        for (int k = CHECK_ALL_REDUCE; k < CHECK_MESSAGES; ++k)
+            follow_kind(ranks, (check_comm_kind)k, true);
         check_ranks_end(ranks);
     }
 }
@@ -175,28 +160,12 @@ ids_have_their_size(check_context *c)
     CALL("id_size", comm->id_size(c->instance, &again));
     REQUIRE(size > 0 && size <= OPENREG_COMM_ID_MAX, "id_size() gave %u bytes", (unsigned)size);
     REQUIRE(size == again, "id_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        memset(before, 0x5a, sizeof before);
-        memcpy(id, before, sizeof id);
-        CALL("unique_id", comm->unique_id(c->instance, dev, id));
-        REQUIRE(memcmp(id, before, size) != 0, "unique_id() succeeded and wrote no id");
-        REQUIRE(memcmp(id + size, before + size, sizeof id - size) == 0,
-                "unique_id() wrote beyond the %u bytes of an id", (unsigned)size);
-    }
-}
-
-static void
-in_place_is_right(check_context *c)
-{
-    static const check_comm_kind which[] = {CHECK_ALL_REDUCE, CHECK_REDUCE, CHECK_BROADCAST, CHECK_ALL_GATHER,
-                                            CHECK_REDUCE_SCATTER};
-    check_rank *const ranks = check_ranks_connect(c, RANKS);
-    for (size_t i = 0; i < sizeof which / sizeof which[0]; ++i)
-        for (int32_t root = 0; root < RANKS; ++root)
-            for (uint64_t count = 5; count < 100000; count = count * 97 + 1)
-                check_ranks_follow(
-                    ranks, (check_plan){which[i], CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, root, count, true, false, 0});
-    check_ranks_end(ranks);
+    memset(before, 0x5a, sizeof before);
+    memcpy(id, before, sizeof id);
+    CALL("unique_id", comm->unique_id(c->instance, c->dev, id));
+    REQUIRE(memcmp(id, before, size) != 0, "unique_id() succeeded and wrote no id");
+    REQUIRE(memcmp(id + size, before + size, sizeof id - size) == 0, "unique_id() wrote beyond the %u bytes of an id",
+            (unsigned)size);
 }
 
 static void
@@ -233,13 +202,12 @@ unknown_is_unsupported(check_context *c)
     check_write(c, r->dev, r->recv, r->staging, SAMPLE);
     for (size_t i = 0; i < 2 * sizeof wrong / sizeof wrong[0]; ++i) { /* alone, and behind one that is supported */
         openreg_collective list[2];
-        memset(list, 0, sizeof list);
         list[0] = list[1] = (openreg_collective){.struct_size = sizeof list[0],
                                                  .kind = OPENREG_COLLECTIVE_ALL_REDUCE,
                                                  .send = r->send,
                                                  .recv = r->recv,
                                                  .count = 8,
-                                                 .type = check_comm_type(CHECK_COMM_FLOAT32)};
+                                                 .type = {OPENREG_DTYPE_FLOAT, 32, 1}};
         openreg_collective *const bad = &list[i % 2];
         bad->type = wrong[i / 2].type;
         bad->reduction = wrong[i / 2].reduction;
@@ -250,20 +218,17 @@ unknown_is_unsupported(check_context *c)
     check_sync(c, r->dev, r->stream);
     check_read(c, r->dev, r->seen, r->recv, SAMPLE);
     check_is_value(r->seen, SAMPLE, 0xa5, "memory given with a type that there is not");
-    check_ranks_follow(ranks,
-                       (check_plan){CHECK_ALL_REDUCE, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0, 33, false, false, 0});
+    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 33});
     check_ranks_end(ranks);
 }
 
 /* ------------------------------------------------------------------------------------------------- streams and the end */
 
-static const check_plan simple = {.kind = CHECK_ALL_REDUCE, .type = CHECK_COMM_FLOAT32, .count = 2000};
-
 static void
 call_and_copy(check_rank *r)
 {
     check_context *const c = r->c;
-    const uint64_t size = check_plan_received(r, r->plan, r->number);
+    const uint64_t size = check_plan_size(r, r->plan, r->number, true);
     check_succeeded("queue", check_plan_call(r, r->plan, r->send, r->recv));
     MUST(c, copy, c->instance, r->dev, r->stream, r->recv + ROOM / 2, r->dev, r->recv, r->dev, size);
     MUST(c, copy, c->instance, r->dev, r->stream, r->seen, -1, r->recv + ROOM / 2, r->dev, size);
@@ -279,19 +244,19 @@ static void
 streams_are_in_order(check_context *c)
 {
     check_rank *const ranks = check_ranks_connect(c, RANKS);
-    check_ranks_follow(ranks, simple);
+    check_ranks_follow(ranks, check_simple_plan);
     for (int32_t i = 0; i < RANKS; ++i) {
         check_rank *const r = &ranks[i];
-        r->plan = &simple;
+        r->plan = &check_simple_plan;
         memset(r->seen, 0, ROOM);
         check_write(c, r->dev, r->send, r->seen, ROOM); /* wrong until a copy that comes late */
         check_write(c, r->dev, r->recv, r->seen, ROOM);
-        check_plan_input(r, &simple, i, r->staging);
+        check_plan_input(r, &check_simple_plan, i, r->staging);
     }
     for (int32_t i = 0; i < RANKS; ++i) {
         check_delay(c, i, ranks[i].stream, 80);
         MUST(c, copy, c->instance, i, ranks[i].stream, ranks[i].send, i, ranks[i].staging, -1,
-             check_plan_sent(&ranks[i], &simple, i));
+             check_plan_size(&ranks[i], &check_simple_plan, i, false));
     }
     check_in_each_rank(ranks, call_and_copy);
     check_ranks_end(ranks);
@@ -300,23 +265,17 @@ streams_are_in_order(check_context *c)
 static void
 call_simply(check_rank *r)
 {
-    check_succeeded("queue", check_plan_call(r, &simple, r->send, r->recv));
+    check_succeeded("queue", check_plan_call(r, &check_simple_plan, r->send, r->recv));
 }
 
-/* Whether all ranks' functions have returned. */
+/* Whether all ranks' functions return, each within that time. */
 static bool
-are_done(check_rank *ranks, int milliseconds)
+are_done(const check_rank *ranks, int milliseconds)
 {
-    const double end = check_now() + milliseconds * 1e-3;
-    bool all = false;
-    while (!all && check_now() < end) {
-        all = true;
-        for (int32_t i = 0; i < ranks[0].size; ++i)
-            all = all && atomic_load(&ranks[i].is_done);
-        if (!all)
-            check_sleep(1);
-    }
-    return all;
+    int32_t done = 0;
+    while (done < ranks[0].size && check_await(&ranks[done].is_done, milliseconds))
+        ++done;
+    return done == ranks[0].size;
 }
 
 static void
@@ -324,24 +283,25 @@ calls_return(check_context *c)
 {
     check_rank_thread threads[RANKS];
     check_rank *const ranks = check_ranks_connect(c, RANKS);
-    check_ranks_follow(ranks, simple); /* what a vendor's library does at its first call is done */
+    check_ranks_follow(ranks, check_simple_plan); /* what a vendor's library does at its first call is done */
     check_gate *const gate = check_gate_close(c, 0, ranks[0].stream);
     check_gate_await_reached(gate);
     for (int32_t i = 0; i < RANKS; ++i) {
-        check_plan_input(&ranks[i], &simple, i, ranks[i].staging);
+        check_plan_input(&ranks[i], &check_simple_plan, i, ranks[i].staging);
         MUST(c, copy, c->instance, i, ranks[i].stream, ranks[i].send, i, ranks[i].staging, -1,
-             check_plan_sent(&ranks[i], &simple, i));
+             check_plan_size(&ranks[i], &check_simple_plan, i, false));
     }
     for (int32_t i = 0; i < RANKS; ++i)
         check_rank_start(&threads[i], &ranks[i], call_simply);
-    REQUIRE(are_done(ranks, SOON), "while the stream of rank 0 was held, all_reduce() did not return in both ranks");
+    REQUIRE(are_done(ranks, CHECK_SOON),
+            "while the stream of rank 0 was held, all_reduce() did not return in both ranks");
     check_gate_open(gate);
     for (int32_t i = 0; i < RANKS; ++i) {
         (void)pthread_join(threads[i].thread, NULL);
         check_sync(c, i, ranks[i].stream);
-        check_plan_output(&ranks[i], &simple, ranks[i].wanted, NULL);
-        check_read(c, i, ranks[i].seen, ranks[i].recv, check_plan_received(&ranks[i], &simple, i));
-        REQUIRE(memcmp(ranks[i].seen, ranks[i].wanted, check_plan_received(&ranks[i], &simple, i)) == 0,
+        check_plan_output(&ranks[i], &check_simple_plan, ranks[i].wanted, NULL);
+        check_read(c, i, ranks[i].seen, ranks[i].recv, check_plan_size(&ranks[i], &check_simple_plan, i, true));
+        REQUIRE(memcmp(ranks[i].seen, ranks[i].wanted, check_plan_size(&ranks[i], &check_simple_plan, i, true)) == 0,
                 "rank %d: the result of an all_reduce() that waited for a stream is wrong", i);
     }
     check_ranks_end(ranks);
@@ -351,14 +311,7 @@ calls_return(check_context *c)
 static void
 call_alone(check_rank *r)
 {
-    (void)check_plan_call(r, &simple, r->send, r->recv);
-}
-
-static void
-sync_rank(void *argument)
-{
-    const check_rank *const r = argument;
-    check_sync(r->c, r->dev, r->stream);
+    (void)check_plan_call(r, &check_simple_plan, r->send, r->recv);
 }
 
 static void
@@ -373,12 +326,12 @@ errors_are_told_at_once(check_context *c)
 {
     check_rank_thread first, second;
     check_rank *const ranks = check_ranks_connect(c, RANKS);
-    check_ranks_follow(ranks, simple);
+    check_ranks_follow(ranks, check_simple_plan);
     for (int32_t i = 0; i < RANKS; ++i)
         ask_for_error(&ranks[i]);
     check_rank_start(&first, &ranks[0], call_simply);
     check_sleep(50);
-    REQUIRE(check_returns_within(SOON, ask_for_error, &ranks[0]),
+    REQUIRE(check_returns_within(CHECK_SOON, ask_for_error, &ranks[0]),
             "get_error() did not return while the communicator's work waited for a peer");
     check_rank_start(&second, &ranks[1], call_simply);
     (void)pthread_join(first.thread, NULL);
@@ -391,39 +344,26 @@ errors_are_told_at_once(check_context *c)
 }
 
 static void
-abort_rank(void *argument)
-{
-    const check_rank *const r = argument;
-    CALL("abort", r->comm->abort(r->c->instance, r->handle));
-}
-
-static void
-aborted_is_refused(check_rank *r)
-{
-    for (int32_t kind = OPENREG_COLLECTIVE_ALL_REDUCE; kind <= OPENREG_COLLECTIVE_RECV; ++kind)
-        REFUSES("queue", check_queue(r, kind, r->send, r->recv, 1, CHECK_COMM_FLOAT32, 0, 1 - r->number));
-    REFUSES("get_error", r->comm->get_error(r->c->instance, r->handle));
-}
-
-static void
 abort_ends_waiting(check_context *c)
 {
     check_rank_thread waiting;
     check_rank *const ranks = check_ranks_connect(c, RANKS);
-    check_ranks_follow(ranks, simple);
+    check_ranks_follow(ranks, check_simple_plan);
     check_rank_start(&waiting, &ranks[0], call_alone);
     check_sleep(100);
     for (int32_t i = 0; i < RANKS; ++i) {
-        REQUIRE(check_returns_within(2 * SOON, abort_rank, &ranks[i]), "abort() did not return");
-        REQUIRE(check_returns_within(SOON, sync_rank, &ranks[i]),
+        REQUIRE(check_returns_within(2 * CHECK_SOON, check_rank_abort, &ranks[i]), "abort() did not return");
+        REQUIRE(check_sync_returns(c, i, ranks[i].stream, NULL),
                 "after abort() of rank %d its stream did not go on: work on it waits for a peer that never comes", i);
     }
-    REQUIRE(are_done(ranks, SOON), "after abort() a call of all_reduce() still waited for its peer");
+    REQUIRE(are_done(ranks, CHECK_SOON), "after abort() a call of all_reduce() still waited for its peer");
     (void)pthread_join(waiting.thread, NULL);
     for (int32_t i = 0; i < RANKS; ++i) {
         check_rank *const r = &ranks[i];
-        aborted_is_refused(r);
-        abort_rank(r);
+        for (int32_t kind = OPENREG_COLLECTIVE_ALL_REDUCE; kind <= OPENREG_COLLECTIVE_RECV; ++kind)
+            REFUSES("queue", check_queue(r, kind, r->send, r->recv, 1, CHECK_COMM_FLOAT32, 0, 1 - i));
+        REFUSES("get_error", r->comm->get_error(c->instance, r->handle));
+        check_rank_abort(r);
         check_pattern(r->staging, ROOM, 7);
         MUST(c, copy, c->instance, i, r->stream, r->recv, i, r->staging, -1, ROOM);
         MUST(c, copy, c->instance, i, r->stream, r->seen, -1, r->recv, i, ROOM);
@@ -431,7 +371,7 @@ abort_ends_waiting(check_context *c)
         check_is_pattern(r->seen, ROOM, 7, "a copy on the stream of an aborted communicator");
         check_rank_destroy(r);
     }
-    check_ranks_follow(check_ranks_connect(c, RANKS), simple); /* the devices can have a new one */
+    check_ranks_follow(check_ranks_connect(c, RANKS), check_simple_plan); /* the devices can have a new one */
     check_ranks_end(ranks);
 }
 
@@ -444,7 +384,7 @@ nothing_is_left(check_context *c)
     check_counts before = {.files = 0};
     for (int i = 0; i <= 5; ++i) {
         check_rank *const ranks = check_ranks_connect(c, size);
-        check_ranks_follow(ranks, simple);
+        check_ranks_follow(ranks, check_simple_plan);
         check_ranks_end(ranks);
         if (i == 0)
             before = check_count_now(); /* what is made once is there */
@@ -462,7 +402,7 @@ static const check_case cases[] = {
     {"comm.alone", "extension", ALONE,
      "comm.h: communicators connect `size` ranks, rank 0 <= rank < size; a rank may send to itself in a group.",
      "A size of 1 is valid: what is sent is the result.", one_rank_is_enough},
-    {"comm.id", "extension", ALONE,
+    {"comm.id", "extension", ALONE | CHECK_EACH,
      "comm.h: bytes of an id: 1 to OPENREG_COMM_ID_MAX, constant from open() to close(); unique_id() writes them.",
      "Answer the size of what the vendor calls an id, an address or root info.", ids_have_their_size},
     {"comm.ranks", "extension", ALONE, "comm.h: init() of a rank that is not 0 <= rank < size is E_INVALID.",
@@ -487,21 +427,20 @@ static const check_case cases[] = {
     {"comm.uneven", "extension", BOTH,
      "comm.h: where parts differ in size, counts have an element for each rank, in place of `count`, read during the "
      "call.",
-     "Copy the arrays; the place of a part is the sum of the counts before it; 0 is one of them.", uneven_parts_arrive},
+     "Copy the arrays; the place of a part is the sum of the counts before it; 0 is one of them.", sizes_are_right},
     {"comm.many", "extension", BOTH,
      "comm.h: communicators connect `size` ranks: every kind of call is what it is with two, with three and four.",
      "A rank that is not the first or the last; a root above 1; the order of parts.", more_ranks_are_right},
     {"comm.messages", "extension", BOTH, "comm.h: to rank `peer`, which receives from this one.",
-     "Messages of two ranks arrive in the order in which they were given.", messages_arrive},
+     "Messages of two ranks arrive in the order in which they were given.", sizes_are_right},
     {"comm.group", "extension", BOTH,
      "comm.h: the collectives of one call of queue() run as one, so that no part waits for another's end; the distance "
-     "of "
-     "two is the struct_size of the first.",
-     "Use openreg_collective_at(), and the library's group around them.", groups_are_one},
+     "of two is the struct_size of the first.",
+     "Use openreg_collective_at(), and the library's group around them.", sizes_are_right},
     {"comm.in_place", "extension", BOTH,
      "comm.h: recv == send is valid where both have the same size; for ALL_GATHER send may be this rank's part of "
      "recv, for REDUCE_SCATTER recv may be this rank's part of send.",
-     "Write nothing before all ranks have read.", in_place_is_right},
+     "Write nothing before all ranks have read.", sizes_are_right},
     {"comm.counts", "extension", BOTH,
      "comm.h: counts are in elements of `type`; 0 elements are valid, and every rank gives 0 then.",
      "The message names the byte. Nothing is written outside the result.", counts_are_exact},

@@ -13,9 +13,7 @@
 #include "fixtures.h"
 #include "runner.h"
 
-#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define MOST CHECK_COMM_MOST
-#define SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */
 
 /* What the processes have in common: torch.distributed has a store for it. */
 typedef struct common {
@@ -24,8 +22,6 @@ typedef struct common {
     unsigned char ids[MOST][OPENREG_COMM_ID_MAX]; /* one by each rank */
     pid_t processes[MOST];
 } common;
-
-typedef void rank_function(check_rank *r, common *shared);
 
 /* Waits for the other ranks, at a place that has a number. */
 static void
@@ -65,8 +61,7 @@ count_devices(check_context *c, common *shared)
     if (child == 0) {
         check_open(c);
         (void)check_comm(c);
-        if (c->devices < 2)
-            check_skip("the driver has one device");
+        check_skip_if(c->devices < 2, "the driver has one device");
         atomic_store(&shared->devices, c->devices);
         check_close(c);
         check_pass();
@@ -74,40 +69,6 @@ count_devices(check_context *c, common *shared)
     check_await_child(child, 0, CHECK_EXIT_PASS, "the process that counts the devices");
     return atomic_load(&shared->devices);
 }
-
-/* Runs a function in a process for each rank, as many as there are devices. The victim is the last one: it may be killed. */
-static void
-in_processes(check_context *c, rank_function *function, bool has_victim)
-{
-    common *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
-        check_skip("no memory that processes share");
-    const int32_t devices = count_devices(c, shared), size = devices < MOST ? devices : MOST;
-    for (int32_t number = 0; number < size; ++number) {
-        const pid_t process = fork();
-        if (process == 0) {
-            static check_rank rank;
-            shared->processes[number] = getpid();
-            open_rank(c, &rank, shared, number, size);
-            function(&rank, shared);
-            check_pass();
-        }
-        REQUIRE(process > 0, "no process could be made");
-    }
-    for (int32_t left = size; left > 0;) {
-        int status = 0;
-        const pid_t ended = waitpid(-1, &status, 0);
-        if (ended < 0 && errno == EINTR)
-            continue;
-        --left;
-        if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
-            _exit(WEXITSTATUS(status)); /* it has said why */
-        REQUIRE(WIFEXITED(status) || (has_victim && ended == shared->processes[size - 1]),
-                "the process of a rank was ended by signal %d", WTERMSIG(status));
-    }
-}
-
-static const check_plan simple = {.kind = CHECK_ALL_REDUCE, .type = CHECK_COMM_FLOAT32, .count = 2000};
 
 static void
 make_all_calls(check_rank *r, common *shared)
@@ -127,36 +88,16 @@ make_all_calls(check_rank *r, common *shared)
     meet(shared, 1, r->size);
 }
 
-static void
-processes_are_connected(check_context *c)
-{
-    in_processes(c, make_all_calls, false);
-}
-
 /* In a surviving rank: whether a call that was made after the peer's end is complete on its stream. */
 static atomic_bool has_passed;
 
 static void
 call_and_wait(check_rank *r)
 {
-    if (check_plan_call(r, &simple, r->send, r->recv) != OPENREG_OK) /* the call may report it, too */
+    if (check_plan_call(r, &check_simple_plan, r->send, r->recv) != OPENREG_OK) /* the call may report it, too */
         return;
     check_sync(r->c, r->dev, r->stream);
     atomic_store(&has_passed, true);
-}
-
-static void
-abort_rank(void *argument)
-{
-    const check_rank *const r = argument;
-    CALL("abort", r->comm->abort(r->c->instance, r->handle));
-}
-
-static void
-sync_rank(void *argument)
-{
-    const check_rank *const r = argument;
-    check_sync(r->c, r->dev, r->stream);
 }
 
 /* The last rank dies between two calls. */
@@ -165,7 +106,7 @@ lose_a_peer(check_rank *r, common *shared)
 {
     const pid_t victim = shared->processes[r->size - 1];
     check_rank_thread calling;
-    check_plan_run(r, &simple);
+    check_plan_run(r, &check_simple_plan);
     meet(shared, 1, r->size);
     if (getpid() == victim)
         (void)kill(victim, SIGKILL);
@@ -184,8 +125,9 @@ lose_a_peer(check_rank *r, common *shared)
     REQUIRE(status == OPENREG_OK || status == OPENREG_E_PEER || status == OPENREG_E_TIMEOUT,
             "when the process of a rank had ended, get_error() returned %s: %s", check_status_name(status),
             check_error_text());
-    REQUIRE(check_returns_within(2 * SOON, abort_rank, r), "abort() did not return when a rank's process had ended");
-    REQUIRE(check_returns_within(SOON, sync_rank, r), "after abort() the stream did not go on");
+    REQUIRE(check_returns_within(2 * CHECK_SOON, check_rank_abort, r),
+            "abort() did not return when a rank's process had ended");
+    REQUIRE(check_sync_returns(r->c, r->dev, r->stream, NULL), "after abort() the stream did not go on");
     (void)pthread_join(calling.thread, NULL);
     check_rank_destroy(r);
     static unsigned char id[OPENREG_COMM_ID_MAX];
@@ -194,28 +136,52 @@ lose_a_peer(check_rank *r, common *shared)
     r->number = 0;
     r->size = 1;
     check_rank_init(r);
-    check_plan_run(r, &simple);
+    check_plan_run(r, &check_simple_plan);
     check_rank_destroy(r);
 }
 
+/* A process for each rank, as many as there are devices. The victim is the last one: it may be killed. */
 static void
-peer_may_die(check_context *c)
+ranks_are_processes(check_context *c)
 {
-    in_processes(c, lose_a_peer, true);
+    const bool has_victim = strcmp(c->check->name, "comm.peer") == 0;
+    common *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    check_skip_if(shared == MAP_FAILED, "no memory that processes share");
+    const int32_t devices = count_devices(c, shared), size = devices < MOST ? devices : MOST;
+    for (int32_t number = 0; number < size; ++number) {
+        const pid_t process = fork();
+        if (process == 0) {
+            static check_rank rank;
+            shared->processes[number] = getpid();
+            open_rank(c, &rank, shared, number, size);
+            (has_victim ? lose_a_peer : make_all_calls)(&rank, shared);
+            check_pass();
+        }
+        REQUIRE(process > 0, "no process could be made");
+    }
+    for (int32_t left = size; left > 0;) {
+        int status = 0;
+        const pid_t ended = waitpid(-1, &status, 0);
+        if (ended < 0 && errno == EINTR)
+            continue;
+        --left;
+        if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
+            _exit(WEXITSTATUS(status)); /* it has said why */
+        REQUIRE(WIFEXITED(status) || (has_victim && ended == shared->processes[size - 1]),
+                "the process of a rank was ended by signal %d", WTERMSIG(status));
+    }
 }
 
 static const check_case cases[] = {
     {"comm.processes", "extension", CHECK_CLOSED,
      "comm.h: communicators connect ranks of several processes; an id goes to the others as it is, without pointers, "
-     "and "
-     "is that of one communicator.",
+     "and is that of one communicator.",
      "Nothing that one process alone can use may stand in an id; numbers made in one process are no ids of the "
      "machine.",
-     processes_are_connected},
+     ranks_are_processes},
     {"comm.peer", "extension", CHECK_CLOSED,
      "comm.h: get_error() gives E_PEER for a peer that died, E_TIMEOUT for one that didn't come in the library's own "
-     "time; "
-     "abort() ends what is queued, and the streams go on.",
-     "Let no stream pass a call that a peer has not made; abort() waits for nobody.", peer_may_die},
+     "time; abort() ends what is queued, and the streams go on.",
+     "Let no stream pass a call that a peer has not made; abort() waits for nobody.", ranks_are_processes},
 };
 const check_group check_comm_process_group = CHECK_GROUP(2, cases);

@@ -6,9 +6,6 @@
 
 #include "fixtures.h"
 
-#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
-#define TRY(name, call) check_ended(name, (check_begin_call(name), (call)))
-
 #define MOST CHECK_COMM_MOST
 #define ROOM CHECK_COMM_ROOM
 #define GUARD 256 /* bytes on both sides that no call may write */
@@ -56,18 +53,12 @@ bits_of(const number_format *format, int64_t value)
            fraction;
 }
 
+/* The first bytes are the low ones: every machine that the runtime is built for is little-endian. */
 static void
 put_element(unsigned char *at, const number_format *format, int64_t value)
 {
     const uint64_t bits = bits_of(format, value);
-    const uint8_t one = (uint8_t)bits;
-    const uint16_t two = (uint16_t)bits;
-    const uint32_t four = (uint32_t)bits;
-    const void *const from = format->size == 1   ? (const void *)&one
-                             : format->size == 2 ? (const void *)&two
-                             : format->size == 4 ? (const void *)&four
-                                                 : (const void *)&bits;
-    memcpy(at, from, (size_t)format->size);
+    memcpy(at, &bits, (size_t)format->size);
 }
 
 /* What rank `number` has at place i: so that every reduction of two ranks, and of four, is exact in every format, in any
@@ -132,23 +123,17 @@ static const struct {
     [CHECK_MESSAGES] = {"a message", OPENREG_COLLECTIVE_RECV, false, true, true},
 };
 
-const char *
-check_comm_kind_name(check_comm_kind kind)
+check_comm_kind
+check_comm_kind_named(const char *name)
 {
-    return kinds[kind].name;
+    int kind = 0;
+    while (kind < CHECK_COMM_KINDS && strcmp(kinds[kind].name, name) != 0)
+        ++kind;
+    REQUIRE(kind < CHECK_COMM_KINDS, "internal: no kind of call is named %s", name);
+    return (check_comm_kind)kind;
 }
 
-const char *
-check_comm_type_name(int32_t type)
-{
-    return formats[type].name;
-}
-
-openreg_dtype
-check_comm_type(int32_t type)
-{
-    return formats[type].type;
-}
+const check_plan check_simple_plan = {.kind = CHECK_ALL_REDUCE, .type = CHECK_COMM_FLOAT32, .count = 2000};
 
 static uint64_t
 bytes_of(const check_plan *p, uint64_t count)
@@ -166,20 +151,12 @@ part_of(const check_plan *p, int32_t from, int32_t to)
 }
 
 uint64_t
-check_plan_sent(const check_rank *r, const check_plan *p, int32_t number)
+check_plan_size(const check_rank *r, const check_plan *p, int32_t number, bool gets)
 {
     uint64_t count = 0;
-    for (int32_t to = 0; to < (kinds[p->kind].sends_parts ? r->size : 1); ++to)
-        count += part_of(p, number, to);
-    return bytes_of(p, count);
-}
-
-uint64_t
-check_plan_received(const check_rank *r, const check_plan *p, int32_t number)
-{
-    uint64_t count = 0;
-    for (int32_t from = 0; from < (kinds[p->kind].receives_parts ? r->size : 1); ++from)
-        count += part_of(p, from, number);
+    for (int32_t other = 0; other < ((gets ? kinds[p->kind].receives_parts : kinds[p->kind].sends_parts) ? r->size : 1);
+         ++other)
+        count += gets ? part_of(p, other, number) : part_of(p, number, other);
     return bytes_of(p, count);
 }
 
@@ -187,7 +164,7 @@ void
 check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsigned char *to)
 {
     const number_format *const format = &formats[p->type];
-    const uint64_t sent = check_plan_sent(r, p, number);
+    const uint64_t sent = check_plan_size(r, p, number, false);
     if (!kinds[p->kind].reduces) {
         check_pattern(to, sent, (uint64_t)number + 1);
         return;
@@ -215,7 +192,7 @@ check_plan_output(const check_rank *r, const check_plan *p, unsigned char *to, u
             memcpy(to, room + (p->kind == CHECK_ALL_GATHER ? 0 : before), size);
             to += size;
         } else if (number == p->root) {
-            memcpy(to, room, check_plan_received(r, p, r->number));
+            memcpy(to, room, check_plan_size(r, p, r->number, true));
         }
     }
 }
@@ -223,17 +200,14 @@ check_plan_output(const check_rank *r, const check_plan *p, unsigned char *to, u
 static openreg_collective
 collective(int32_t kind, const void *send, void *recv, uint64_t count, int32_t type, int32_t reduction, int32_t peer)
 {
-    openreg_collective what;
-    memset(&what, 0, sizeof what);
-    what.struct_size = sizeof what;
-    what.kind = kind;
-    what.send = send;
-    what.recv = recv;
-    what.count = count;
-    what.type = formats[type].type;
-    what.reduction = reduction;
-    what.peer = peer;
-    return what;
+    return (openreg_collective){.struct_size = sizeof(openreg_collective),
+                                .kind = kind,
+                                .send = send,
+                                .recv = recv,
+                                .count = count,
+                                .type = formats[type].type,
+                                .reduction = reduction,
+                                .peer = peer};
 }
 
 static openreg_status
@@ -312,7 +286,7 @@ check_plan_run(check_rank *r, const check_plan *p)
 {
     check_context *const c = r->c;
     const uint64_t front = GUARD + bytes_of(p, (uint64_t)p->shift), part = bytes_of(p, p->count) * (uint64_t)r->number,
-                   sent = check_plan_sent(r, p, r->number), received = check_plan_received(r, p, r->number);
+                   sent = check_plan_size(r, p, r->number, false), received = check_plan_size(r, p, r->number, true);
     const bool gathers = p->in_place && p->kind == CHECK_ALL_GATHER,
                scatters = p->in_place && p->kind == CHECK_REDUCE_SCATTER;
     const uint64_t from = front + (gathers ? part : 0), to = front + (scatters ? part : 0),
@@ -380,8 +354,7 @@ check_rank_start(check_rank_thread *t, check_rank *r, check_rank_function *funct
 {
     *t = (check_rank_thread){.function = function, .rank = r};
     atomic_store(&r->is_done, false);
-    if (pthread_create(&t->thread, NULL, run_rank, t) != 0)
-        check_skip("no thread could be made");
+    check_start_thread(&t->thread, run_rank, t);
 }
 
 void
@@ -406,6 +379,13 @@ check_rank_destroy(check_rank *r)
 {
     CALL("destroy", r->comm->destroy(r->c->instance, r->handle));
     r->handle = NULL;
+}
+
+void
+check_rank_abort(void *rank)
+{
+    const check_rank *const r = rank;
+    CALL("abort", r->comm->abort(r->c->instance, r->handle));
 }
 
 uint32_t
@@ -474,7 +454,7 @@ check_ranks_follow(check_rank *ranks, check_plan wanted)
     check_in_each_rank(ranks, follow_plan);
     for (int32_t i = 1; i < ranks[0].size; ++i)
         REQUIRE(ranks[0].served == ranks[i].served, "%s() of type %s is UNSUPPORTED in some ranks alone",
-                check_comm_kind_name(wanted.kind), check_comm_type_name(wanted.type));
+                kinds[wanted.kind].name, formats[wanted.type].name);
 }
 
 void

@@ -11,9 +11,10 @@
 
 #include "check.h"
 
-#define CHECK_COMM_RANKS 2         /* of most checks */
-#define CHECK_COMM_MOST 4          /* ranks of any */
-#define CHECK_COMM_ROOM (1u << 20) /* bytes of a block */
+#define CHECK_COMM_RANKS 2                 /* of most checks */
+#define CHECK_COMM_MOST 4                  /* ranks of any */
+#define CHECK_COMM_ROOM (1u << 20)         /* bytes of a block */
+#define CHECK_SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */
 #define CHECK_COMM_TYPES 12
 #define CHECK_COMM_FLOAT32 7 /* its place in the list of types */
 #define CHECK_COMM_REDUCTIONS (OPENREG_COMM_AVERAGE + 1)
@@ -32,7 +33,7 @@ typedef enum check_comm_kind {
     CHECK_COMM_KINDS
 } check_comm_kind;
 
-/* One call, the same of all ranks. */
+/* One call, the same of all ranks. What it leaves out is 0: a sum to or from rank 0. */
 typedef struct check_plan {
     check_comm_kind kind;
     int32_t type; /* a place in the list of types */
@@ -58,17 +59,16 @@ typedef struct check_rank {
     atomic_bool is_done;
 } check_rank;
 
-/* "all_reduce", "int8" */
-const char *check_comm_kind_name(check_comm_kind kind);
-const char *check_comm_type_name(int32_t type);
-openreg_dtype check_comm_type(int32_t type);
+check_comm_kind check_comm_kind_named(const char *name); /* "all_reduce" */
 /* Queues one collective of that rank. */
 openreg_status check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count,
                            int32_t type, int32_t reduction, int32_t peer);
 
-/* Bytes that rank `number` gives and gets. */
-uint64_t check_plan_sent(const check_rank *r, const check_plan *p, int32_t number);
-uint64_t check_plan_received(const check_rank *r, const check_plan *p, int32_t number);
+/* A sum of 2000 numbers in every rank. */
+extern const check_plan check_simple_plan;
+
+/* Bytes that rank `number` gives, or gets. */
+uint64_t check_plan_size(const check_rank *r, const check_plan *p, int32_t number, bool gets);
 /* What rank `number` sends: numbers where they are reduced, else any bytes. */
 void check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsigned char *to);
 /* What this rank has to get; nothing is written where it gets nothing. `room` is for the input of another rank. */
@@ -99,6 +99,7 @@ check_rank *check_ranks_prepare(check_context *c, int32_t size);
 /* The same, connected. */
 check_rank *check_ranks_connect(check_context *c, int32_t size);
 void check_rank_init(check_rank *r);
+void check_rank_abort(void *rank);
 void check_rank_destroy(check_rank *r);
 /* Runs a function in a thread of its own; is_done becomes true at its end. */
 void check_rank_start(check_rank_thread *t, check_rank *r, check_rank_function *function);

@@ -11,11 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "driver/driver_slots.h"
 #include "fixtures.h"
 #include "runner.h"
-#include "target.h"
 
 static int report_file = -1;
 static check_trail *trail;
@@ -35,8 +33,8 @@ check_begin(int file, check_trail *shared)
 }
 
 /* The first report counts; a second thread or process of the check that has one waits for the end. */
-static void
-report(const char *format, va_list arguments)
+static _Noreturn void
+end_with(int status, const char *format, va_list arguments)
 {
     static int none;
     while (__atomic_exchange_n(trail != NULL ? &trail->is_reported : &none, 1, __ATOMIC_RELAXED) != 0)
@@ -49,6 +47,7 @@ report(const char *format, va_list arguments)
         length = sizeof text - 1;
     while (length > 0 && write(report_file, text, (size_t)length) < 0 && errno == EINTR) {
     }
+    _exit(status);
 }
 
 _Noreturn void
@@ -56,9 +55,7 @@ check_fail(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    report(format, arguments);
-    va_end(arguments);
-    _exit(CHECK_EXIT_FAIL);
+    end_with(CHECK_EXIT_FAIL, format, arguments);
 }
 
 _Noreturn void
@@ -66,9 +63,17 @@ check_skip(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    report(format, arguments);
+    end_with(CHECK_EXIT_SKIP, format, arguments);
+}
+
+void
+check_skip_if(bool condition, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (condition)
+        end_with(CHECK_EXIT_SKIP, format, arguments);
     va_end(arguments);
-    _exit(CHECK_EXIT_SKIP);
 }
 
 _Noreturn void
@@ -76,8 +81,6 @@ check_pass(void)
 {
     _exit(CHECK_EXIT_PASS);
 }
-
-/* -------------------------------------------------------------------------------------------------------------- host */
 
 static void
 set_error(void *ctx, openreg_status code, int64_t vendor_code, const char *utf8)
@@ -183,13 +186,11 @@ check_failed_with(const char *slot, openreg_status wanted, openreg_status status
             check_status_name(wanted));
 }
 
-/* ------------------------------------------------------------------------------------------------------------ driver */
-
-static bool
-has_slot(const openreg_driver *table, const openreg_slot *slot)
+bool
+check_has_slot(const openreg_driver *table, int slot)
 {
     void (*function)(void);
-    memcpy(&function, (const char *)table + slot->offset, sizeof function);
+    memcpy(&function, (const char *)table + openreg_slots[slot].offset, sizeof function);
     return function != NULL;
 }
 
@@ -200,7 +201,7 @@ check_has_slots(const openreg_driver *table, const char *slots, const char **mis
         const size_t length = strlen(openreg_slots[i].name);
         for (const char *at = slots; (at = strstr(at, openreg_slots[i].name)) != NULL; at += length)
             if ((at == slots || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0') &&
-                !has_slot(table, &openreg_slots[i])) {
+                !check_has_slot(table, i)) {
                 *missing = openreg_slots[i].name;
                 return false;
             }
@@ -226,7 +227,7 @@ check_load(check_context *c, const check_target *target)
     memcpy(&c->table, c->given, size < sizeof c->table ? size : sizeof c->table);
     c->target = check_target_with_variables(target, c->table.name);
     for (int i = 0; i < OPENREG_SLOT_COUNT; ++i)
-        REQUIRE(strcmp(openreg_slots[i].group, OPENREG_SLOT_REQUIRED) != 0 || has_slot(&c->table, &openreg_slots[i]),
+        REQUIRE(strcmp(openreg_slots[i].group, OPENREG_SLOT_REQUIRED) != 0 || check_has_slot(&c->table, i),
                 "the table lacks the required slot %s", openreg_slots[i].name);
 }
 
@@ -240,12 +241,10 @@ void
 check_open(check_context *c)
 {
     const openreg_status status = check_open_with(c, c->target->options, c->target->option_count, &c->instance);
-    if (status == OPENREG_E_NO_DEVICE)
-        check_skip("open() found no device: %s", check_error_text());
+    check_skip_if(status == OPENREG_E_NO_DEVICE, "open() found no device: %s", check_error_text());
     check_succeeded("open", status == OPENREG_OK ? OPENREG_OK : status);
     MUST(c, device_count, c->instance, &c->devices);
-    if (c->devices == 0)
-        check_skip("the driver has no device");
+    check_skip_if(c->devices == 0, "the driver has no device");
     REQUIRE(c->devices > 0, "device_count() said %d", c->devices);
 }
 

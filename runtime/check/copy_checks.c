@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* copy_checks.c: copies, to the last byte and not beyond it. */
+/* copy_checks.c: copies and fills, to the last byte and not beyond it. */
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 static const size_t sizes[] = {1, 2, 3, 4, 7, 16, 31, 255, 4095, 4096, 4097, 65537, 262144};
@@ -28,34 +27,13 @@ kind_of(const place *at)
 static place
 make_place(check_context *c, int32_t dev, bool pinned, size_t size)
 {
-    return (place){dev, pinned, dev < 0 ? check_host_alloc(c, size, pinned) : check_alloc(c, dev, size)};
+    return (place){dev, pinned, check_alloc_at(c, dev, size, pinned)};
 }
 
 static void
 drop_place(check_context *c, const place *at)
 {
-    if (at->dev < 0)
-        check_host_free(c, at->memory, at->pinned);
-    else
-        check_free(c, at->dev, at->memory);
-}
-
-static void
-put(check_context *c, const place *at, const unsigned char *bytes, size_t size)
-{
-    if (at->dev < 0)
-        memcpy(at->memory, bytes, size);
-    else
-        check_write(c, at->dev, at->memory, bytes, size);
-}
-
-static void
-get(check_context *c, const place *at, unsigned char *bytes, size_t size)
-{
-    if (at->dev < 0)
-        memcpy(bytes, at->memory, size);
-    else
-        check_read(c, at->dev, bytes, at->memory, size);
+    check_free_at(c, at->dev, at->memory, at->pinned);
 }
 
 /* The bytes that are copied, those that the target must have, and those that it has. */
@@ -79,11 +57,11 @@ static void
 copy_exactly(check_context *c, const place *from, const place *to, const unsigned char *bytes, size_t size,
              size_t from_offset, size_t to_offset, size_t room, int32_t stream_dev, openreg_driver_stream stream)
 {
-    put(c, to, buffers.expected, room);
+    check_write(c, to->dev, to->memory, buffers.expected, room);
     MUST(c, copy, c->instance, stream_dev, stream, to->memory + to_offset, to->dev, from->memory + from_offset,
          from->dev, size);
     check_sync(c, stream_dev, stream);
-    get(c, to, buffers.seen, room);
+    check_read(c, to->dev, buffers.seen, to->memory, room);
     const unsigned char *const seen = buffers.seen;
     size_t i = 0;
     if (memcmp(seen, buffers.expected, to_offset) == 0 && memcmp(seen + to_offset, bytes, size) == 0 &&
@@ -106,7 +84,7 @@ copy_once(check_context *c, const place *from, const place *to, size_t size, siz
     make_buffers(c, ROOM, true);
     check_pattern(buffers.bytes, from_offset + GUARD + size, ++seed);
     memset(buffers.expected, GUARD_BYTE, ROOM);
-    put(c, from, buffers.bytes, ROOM);
+    check_write(c, from->dev, from->memory, buffers.bytes, ROOM);
     copy_exactly(c, from, to, buffers.bytes + GUARD + from_offset, size, GUARD + from_offset, GUARD + to_offset, ROOM,
                  stream_dev, stream);
 }
@@ -122,26 +100,15 @@ copy_all(check_context *c, const place *from, const place *to, int32_t stream_de
 
 /* With pinned memory in the checks that need host_alloc(). */
 static void
-host_copies(check_context *c)
+copies_on_one_device(check_context *c)
 {
-    const bool to_device = strncmp(c->check->name, "copy.to", 7) == 0;
-    const place host = make_place(c, -1, strcmp(c->check->slots, "host_alloc") == 0, ROOM);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const place device = make_place(c, dev, false, ROOM);
-        openreg_driver_stream const stream = check_stream(c, dev);
-        copy_all(c, to_device ? &host : &device, to_device ? &device : &host, dev, NULL);
-        copy_once(c, to_device ? &host : &device, to_device ? &device : &host, 4097, 1, 3, dev, stream);
-    }
-}
-
-static void
-on_a_device(check_context *c)
-{
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const place from = make_place(c, dev, false, ROOM), to = make_place(c, dev, false, ROOM);
-        copy_all(c, &from, &to, dev, NULL);
-        copy_once(c, &from, &to, 4097, 1, 3, dev, check_stream(c, dev));
-    }
+    const bool from_host = strncmp(c->check->name, "copy.to", 7) == 0,
+               to_host = strncmp(c->check->name, "copy.from", 9) == 0;
+    const bool pinned = strcmp(c->check->slots, "host_alloc") == 0;
+    const place from = make_place(c, from_host ? -1 : c->dev, pinned, ROOM),
+                to = make_place(c, to_host ? -1 : c->dev, pinned, ROOM);
+    copy_all(c, &from, &to, c->dev, NULL);
+    copy_once(c, &from, &to, 4097, 1, 3, c->dev, check_stream(c, c->dev));
 }
 
 /* The source is written late on a stream of its device, and copied behind that: on the same stream, on which it is
@@ -155,8 +122,8 @@ copy_behind_work(check_context *c, const place *from, const place *to, bool is_w
     openreg_driver_stream const writer = check_stream(c, from->dev),
                                 reader = is_waiting ? check_stream(c, to->dev) : writer;
     const int32_t dev = is_waiting ? to->dev : from->dev;
-    put(c, from, later, ROOM);
-    put(c, to, later, ROOM);
+    check_write(c, from->dev, from->memory, later, ROOM);
+    check_write(c, to->dev, to->memory, later, ROOM);
     check_delay(c, from->dev, writer, 10);
     MUST(c, copy, c->instance, from->dev, writer, from->memory, from->dev, bytes, -1, ROOM);
     if (is_waiting) {
@@ -168,7 +135,7 @@ copy_behind_work(check_context *c, const place *from, const place *to, bool is_w
     if (!is_waiting)
         MUST(c, copy, c->instance, dev, reader, from->memory, from->dev, later, -1, ROOM);
     check_sync(c, dev, reader);
-    get(c, to, buffers.seen, ROOM);
+    check_read(c, to->dev, buffers.seen, to->memory, ROOM);
     check_is_pattern(buffers.seen, ROOM, 1,
                      is_waiting ? "a copy between devices behind an event of the source's device"
                                 : "a copy between devices, between two writes on its stream");
@@ -224,9 +191,8 @@ put_samples(check_context *c, const place *at, size_t size, uint64_t seed)
 {
     unsigned char bytes[SAMPLE];
     for (size_t i = 0; i < SAMPLES; ++i) {
-        const place there = {at->dev, at->pinned, at->memory + sample_at(size, i)};
         check_pattern(bytes, SAMPLE, seed + i);
-        put(c, &there, bytes, SAMPLE);
+        check_write(c, at->dev, at->memory + sample_at(size, i), bytes, SAMPLE);
     }
 }
 
@@ -245,8 +211,7 @@ move_much(check_context *c, const place *from, const place *to, size_t size)
         MUST(c, fill, c->instance, dev, NULL, to->memory, 0x77, size);
     check_sync(c, dev, NULL);
     for (size_t i = 0; i < SAMPLES; ++i) {
-        const place there = {to->dev, to->pinned, to->memory + sample_at(size, i)};
-        get(c, &there, bytes, SAMPLE);
+        check_read(c, to->dev, bytes, to->memory + sample_at(size, i), SAMPLE);
         memset(wanted, 0x77, SAMPLE);
         if (from != NULL)
             check_pattern(wanted, SAMPLE, 1 + i);
@@ -319,7 +284,7 @@ copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
     const uint64_t total = check_total_memory(c, dev);
     const size_t room = (size_t)check_within(c, dev, total != 0 && total / 8 < TAILS ? total / 8 : TAILS);
     const place from = make_place(c, from_dev, pinned, room), to = make_place(c, to_dev, pinned, room);
-    put(c, &from, bytes, room);
+    check_write(c, from_dev, from.memory, bytes, room);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
         const size_t from_offset = i * 3, to_offset = GUARD + (i & 1), end = to_offset + wanted[i];
         if (from_offset + wanted[i] > room || end + GUARD > room)
@@ -368,47 +333,94 @@ copies_are_in_order(check_context *c)
     uint64_t way = check_random_below(c, 3);
     check_pattern(first, SIZE, 1);
     check_pattern(second, SIZE, 2);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const streams[] = {NULL, check_stream(c, dev)};
-        char *const memory = check_alloc(c, dev, SIZE * PLACES);
-        for (int s = 0; s < 2; ++s)
-            for (int round = 0; round < 4; ++round) {
-                const unsigned char *const source = round % 2 == 0 ? first : second;
-                if (round == 0)
-                    check_delay(c, dev, streams[s], 10);
-                MUST(c, copy, c->instance, dev, streams[s], memory, dev, source, -1, SIZE);
-                size_t at = 0;
-                for (int i = 0; i < LINKS; ++i) {
-                    const size_t next = (at + 1 + check_random_below(c, PLACES - 1)) % PLACES;
-                    MUST(c, copy, c->instance, dev, streams[s], memory + next * SIZE, dev, memory + at * SIZE, dev,
-                         SIZE);
-                    at = next;
-                }
-                MUST(c, copy, c->instance, dev, streams[s], seen, -1, memory + at * SIZE, dev, SIZE);
-                /* The way back overwrites what the chain has read. */
-                MUST(c, copy, c->instance, dev, streams[s], memory + at * SIZE, dev, round % 2 == 0 ? second : first,
-                     -1, SIZE);
-                check_sync_late(c, dev, streams[s], dev < 4 ? way++ : 0);
-                check_is_pattern(seen, SIZE, round % 2 == 0 ? 1 : 2, "the end of a chain of copies on one stream");
-                check_read(c, dev, seen, memory + at * SIZE, SIZE);
-                check_is_pattern(seen, SIZE, round % 2 == 0 ? 2 : 1, "what was written behind a chain of copies");
+    openreg_driver_stream const streams[] = {NULL, check_stream(c, c->dev)};
+    char *const memory = check_alloc(c, c->dev, SIZE * PLACES);
+    for (int s = 0; s < 2; ++s)
+        for (int round = 0; round < 4; ++round) {
+            const unsigned char *const source = round % 2 == 0 ? first : second;
+            if (round == 0)
+                check_delay(c, c->dev, streams[s], 10);
+            MUST(c, copy, c->instance, c->dev, streams[s], memory, c->dev, source, -1, SIZE);
+            size_t at = 0;
+            for (int i = 0; i < LINKS; ++i) {
+                const size_t next = (at + 1 + check_random_below(c, PLACES - 1)) % PLACES;
+                MUST(c, copy, c->instance, c->dev, streams[s], memory + next * SIZE, c->dev, memory + at * SIZE, c->dev,
+                     SIZE);
+                at = next;
             }
+            MUST(c, copy, c->instance, c->dev, streams[s], seen, -1, memory + at * SIZE, c->dev, SIZE);
+            /* The way back overwrites what the chain has read. */
+            MUST(c, copy, c->instance, c->dev, streams[s], memory + at * SIZE, c->dev, round % 2 == 0 ? second : first,
+                 -1, SIZE);
+            check_sync_late(c, c->dev, streams[s], c->dev < 4 ? way++ : 0);
+            check_is_pattern(seen, SIZE, round % 2 == 0 ? 1 : 2, "the end of a chain of copies on one stream");
+            check_holds_pattern(c, c->dev, memory + at * SIZE, SIZE, round % 2 == 0 ? 2 : 1,
+                                "what was written behind a chain of copies");
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------------------- fills */
+
+static void
+fills_exactly(check_context *c)
+{
+    static const size_t lengths[] = {1, 2, 3, 5, 17, 255, 1023, 4096, 4097, 65535};
+    static const uint8_t values[] = {0, 1, 0x7f, 0x80, 0xff};
+    static unsigned char seen[65535 + 64];
+    char *const memory = check_alloc(c, c->dev, sizeof seen);
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; ++i)
+        for (size_t offset = 0; offset < 9; offset += 1 + 2 * (i % 3)) {
+            const uint8_t value = values[(i + offset) % sizeof values];
+            memset(seen, 0xee, sizeof seen);
+            check_write(c, c->dev, memory, seen, sizeof seen);
+            MUST(c, fill, c->instance, c->dev, NULL, memory + 16 + offset, value, lengths[i]);
+            check_read(c, c->dev, seen, memory, sizeof seen);
+            check_is_value(seen, 16 + offset, 0xee, "the bytes in front of a fill");
+            check_is_value(seen + 16 + offset, lengths[i], value, "the bytes of a fill");
+            check_is_value(seen + 16 + offset + lengths[i], sizeof seen - 16 - offset - lengths[i], 0xee,
+                           "the bytes behind a fill");
+        }
+    check_free(c, c->dev, memory);
+}
+
+static void
+fills_are_in_order(check_context *c)
+{
+    enum { SIZE = 5000 };
+    unsigned char *const from = check_host_alloc(c, SIZE, true), *const seen = check_host_alloc(c, 2 * SIZE, true);
+    check_pattern(from, SIZE, 4);
+    openreg_driver_stream const streams[] = {NULL, check_stream(c, c->dev)};
+    char *const memory = check_alloc(c, c->dev, SIZE), *const kept = check_alloc(c, c->dev, SIZE);
+    for (int round = 0; round < (c->dev < 4 ? 6 : 2); ++round) {
+        openreg_driver_stream const stream = streams[round % 2];
+        check_delay(c, c->dev, stream, 10);
+        MUST(c, fill, c->instance, c->dev, stream, memory, 1, SIZE);
+        MUST(c, copy, c->instance, c->dev, stream, memory, c->dev, from, -1, SIZE);
+        MUST(c, copy, c->instance, c->dev, stream, kept, c->dev, memory, c->dev, SIZE);
+        MUST(c, fill, c->instance, c->dev, stream, memory, 2, SIZE);
+        MUST(c, copy, c->instance, c->dev, stream, seen + SIZE, -1, kept, c->dev, SIZE);
+        MUST(c, copy, c->instance, c->dev, stream, seen, -1, memory, c->dev, SIZE);
+        /* Overwrites what was read. */
+        MUST(c, copy, c->instance, c->dev, stream, memory, c->dev, from, -1, SIZE);
+        check_sync_late(c, c->dev, stream, (uint64_t)round / 2);
+        check_is_value(seen, SIZE, 2, "what a fill left behind a copy on the same stream");
+        check_is_pattern(seen + SIZE, SIZE, 4, "what a copy left between two fills on the same stream");
     }
 }
 
 static const check_case cases[] = {
-    {"copy.to_device", "", 0, "copy() from host memory to a device: all bytes, and none beside them.",
-     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", host_copies},
-    {"copy.from_device", "", 0, "copy() from a device to host memory: all bytes, and none beside them.",
-     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", host_copies},
-    {"copy.to_device_pinned", "host_alloc", 0,
+    {"copy.to_device", "", CHECK_EACH, "copy() from host memory to a device: all bytes, and none beside them.",
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", copies_on_one_device},
+    {"copy.from_device", "", CHECK_EACH, "copy() from a device to host memory: all bytes, and none beside them.",
+     "Vendors round sizes to words; offsets inside of an allocation are valid addresses.", copies_on_one_device},
+    {"copy.to_device_pinned", "host_alloc", CHECK_EACH,
      "copy() from pinned memory to a device: all bytes, and none beside them.", "A path of its own in most drivers.",
-     host_copies},
-    {"copy.from_device_pinned", "host_alloc", 0,
+     copies_on_one_device},
+    {"copy.from_device_pinned", "host_alloc", CHECK_EACH,
      "copy() from a device to pinned memory: all bytes, and none beside them.", "A path of its own in most drivers.",
-     host_copies},
-    {"copy.on_device", "", 0, "copy() between two allocations of a device: all bytes, and none beside them.",
-     "Offsets inside of an allocation are valid addresses.", on_a_device},
+     copies_on_one_device},
+    {"copy.on_device", "", CHECK_EACH, "copy() between two allocations of a device: all bytes, and none beside them.",
+     "Offsets inside of an allocation are valid addresses.", copies_on_one_device},
     {"copy.between_devices", "", CHECK_TWO_DEVICES,
      "copy(): devices may differ (a peer copy), on a stream of either of them, in the order of that stream.",
      "Destination comes first, then its device; stage through the host where the vendor has no way between two "
@@ -426,10 +438,14 @@ static const check_case cases[] = {
     {"copy.peer_tails", "", CHECK_TWO_DEVICES,
      "copy() between two devices: all bytes, and none beside them, also above 1 MiB.",
      "Where a copy is made of pieces through the host: the last one, and its offsets.", peer_tails_are_copied},
-    {"copy.order", "", 0, "Streams run their work in order, whether or not it is waited for at once.",
+    {"copy.order", "", CHECK_EACH, "Streams run their work in order, whether or not it is waited for at once.",
      "A queue for each direction, or one out of order, needs events between the two; work that is collected goes "
-     "before a "
-     "write that is not.",
+     "before a write that is not.",
      copies_are_in_order},
+    {"fill.bytes", "fill", CHECK_EACH, "fill(): `size` bytes of `value`, and none beside them.",
+     "Vendors fill words; the value is a byte without sign.", fills_exactly},
+    {"fill.order", "fill", CHECK_EACH,
+     "A fill is in order with the copies of its stream, whether or not they are waited for at once.",
+     "Pass the stream on, the default one too.", fills_are_in_order},
 };
 const check_group check_copy_group = CHECK_GROUP(1, cases);

@@ -2,9 +2,7 @@
 /* error_checks.c: what a slot that fails returns, says and leaves alone. */
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
-#include "slot_tour.h"
 
 #define FAR_TOO_MUCH (UINT64_C(1) << 60)
 
@@ -12,34 +10,21 @@ static char poison_target;
 #define POISON ((void *)&poison_target)
 
 static void
-success_sets_no_error(check_context *c)
-{
-    check_slot_tour(c); /* each call compares */
-}
-
-static void
 memory_runs_out(check_context *c)
 {
+    const bool is_host = strcmp(c->check->name, "errors.host_memory") == 0;
     const uint64_t sizes[] = {FAR_TOO_MUCH, UINT64_MAX, UINT64_MAX - 4095, (UINT64_C(1) << 63) + 1};
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+    for (int32_t dev = 0; dev < (is_host ? 1 : c->devices); ++dev)
+        for (size_t i = 0; i < (is_host ? 3 : sizeof sizes / sizeof sizes[0]); ++i) {
             void *memory = POISON;
-            FAILS(c, OPENREG_E_NOMEM, mem_alloc, c->instance, dev, BYTES(sizes[i]), &memory);
-            REQUIRE(memory == POISON, "mem_alloc() failed and wrote its out-parameter");
-            REQUIRE(check_error_text()[0] != '\0', "mem_alloc() failed and gave an empty text to set_error()");
+            if (is_host)
+                FAILS(c, OPENREG_E_NOMEM, host_alloc, c->instance, 0, BYTES(sizes[i]), &memory);
+            else
+                FAILS(c, OPENREG_E_NOMEM, mem_alloc, c->instance, dev, BYTES(sizes[i]), &memory);
+            REQUIRE(memory == POISON, "%s() failed and wrote its out-parameter", is_host ? "host_alloc" : "mem_alloc");
+            REQUIRE(is_host || check_error_text()[0] != '\0',
+                    "mem_alloc() failed and gave an empty text to set_error()");
         }
-    check_slot_tour(c);
-}
-
-static void
-host_memory_runs_out(check_context *c)
-{
-    const uint64_t sizes[] = {FAR_TOO_MUCH, UINT64_MAX, UINT64_MAX - 4095};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
-        void *memory = POISON;
-        FAILS(c, OPENREG_E_NOMEM, host_alloc, c->instance, 0, BYTES(sizes[i]), &memory);
-        REQUIRE(memory == POISON, "host_alloc() failed and wrote its out-parameter");
-    }
     check_slot_tour(c);
 }
 
@@ -97,24 +82,22 @@ static void
 zero_bytes(check_context *c)
 {
     unsigned char *const host = check_host_alloc(c, 64, true);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        char *const memory = check_alloc(c, dev, 64);
-        MUST(c, copy, c->instance, dev, NULL, memory, dev, host, -1, 0);
-        MUST(c, copy, c->instance, dev, NULL, host, -1, memory, dev, 0);
-        MUST(c, copy, c->instance, dev, NULL, memory + 32, dev, memory, dev, 0);
-        MUST(c, copy, c->instance, dev, NULL, memory + 64, dev, host + 64, -1, 0); /* one past the end */
-        if (c->table.fill != NULL)
-            MUST(c, fill, c->instance, dev, NULL, memory, 1, 0);
-        MUST(c, device_sync, c->instance, dev);
-        check_free(c, dev, memory);
-    }
+    char *const memory = check_alloc(c, c->dev, 64);
+    MUST(c, copy, c->instance, c->dev, NULL, memory, c->dev, host, -1, 0);
+    MUST(c, copy, c->instance, c->dev, NULL, host, -1, memory, c->dev, 0);
+    MUST(c, copy, c->instance, c->dev, NULL, memory + 32, c->dev, memory, c->dev, 0);
+    MUST(c, copy, c->instance, c->dev, NULL, memory + 64, c->dev, host + 64, -1, 0); /* one past the end */
+    if (c->table.fill != NULL)
+        MUST(c, fill, c->instance, c->dev, NULL, memory, 1, 0);
+    MUST(c, device_sync, c->instance, c->dev);
+    check_free(c, c->dev, memory);
 }
 
 static const check_case cases[] = {
     {"errors.success", "", 0, "set_error() is never called before OPENREG_OK.",
      "A helper that sets the error before it looks at the vendor's code; a first attempt that fails and a second that "
      "works.",
-     success_sets_no_error},
+     check_slot_tour}, /* each call compares */
     {"errors.memory", "", 0,
      "Out of device memory is OPENREG_E_NOMEM, after exactly one set_error(); on failure nothing has changed and no "
      "out-parameter has been written.",
@@ -122,7 +105,7 @@ static const check_case cases[] = {
      "overflow.",
      memory_runs_out},
     {"errors.host_memory", "host_alloc", 0, "Out of pinned memory is OPENREG_E_NOMEM.",
-     "Vendors have a code of their own for it, and some give a general one.", host_memory_runs_out},
+     "Vendors have a code of their own for it, and some give a general one.", memory_runs_out},
     {"errors.elapsed", "event_create event_elapsed", 0,
      "event_elapsed(): both events created with OPENREG_EVENT_TIMING and recorded, else E_INVALID.",
      "Keep the flag and whether there was a record with the event.", time_of_unfit_events},
@@ -131,7 +114,7 @@ static const check_case cases[] = {
     {"errors.elapsed_devices", "event_create event_elapsed", CHECK_TWO_DEVICES,
      "event_elapsed(): both events of one device, else E_INVALID.", "Keep the device with the event.",
      time_across_devices},
-    {"errors.zero_size", "", 0, "A size of 0 is valid, succeeds and does nothing.",
+    {"errors.zero_size", "", CHECK_EACH, "A size of 0 is valid, succeeds and does nothing.",
      "Vendors refuse it: return before they are called.", zero_bytes},
 };
 const check_group check_error_group = CHECK_GROUP(1, cases);

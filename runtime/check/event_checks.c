@@ -3,31 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 #define SIZE 60001
-
-typedef struct event_call {
-    check_context *c;
-    int32_t dev;
-    openreg_driver_event event;
-} event_call;
-
-static void
-sync_event(void *argument)
-{
-    const event_call *const call = argument;
-    MUST(call->c, event_sync, call->c->instance, call->dev, call->event);
-}
-
-static bool
-sync_returns(check_context *c, int32_t dev, openreg_driver_event event)
-{
-    event_call *const call = malloc(sizeof *call);
-    *call = (event_call){c, dev, event};
-    return check_returns_within(CHECK_PATIENCE * 1000, sync_event, call);
-}
 
 static int32_t
 query(check_context *c, int32_t dev, openreg_driver_event event)
@@ -38,60 +16,52 @@ query(check_context *c, int32_t dev, openreg_driver_event event)
     return done;
 }
 
-/* --------------------------------------------------------------------------------------------------------- completion */
-
 /* Bytes reach the host in front of the record: they are there when the event says so. */
 static void
 complete_after_last_byte(check_context *c)
 {
     const bool by_query = strcmp(c->check->name, "event.query") == 0;
     unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const streams[] = {check_stream(c, dev), NULL};
-        openreg_driver_event const event = check_event(c, dev, 0);
-        char *const memory = check_alloc(c, dev, SIZE);
-        for (uint64_t i = 0; i < 4; ++i) {
-            check_pattern(from, SIZE, i);
-            memset(to, 0, SIZE);
-            check_delay(c, dev, streams[i % 2], 15);
-            MUST(c, copy, c->instance, dev, streams[i % 2], memory, dev, from, -1, SIZE);
-            MUST(c, copy, c->instance, dev, streams[i % 2], to, -1, memory, dev, SIZE);
-            MUST(c, event_record, c->instance, dev, streams[i % 2], event);
-            const double end = check_now() + CHECK_PATIENCE;
-            while (by_query && query(c, dev, event) == 0)
-                REQUIRE(check_now() < end, "event_query() says 0 %d seconds after a few copies and the record",
-                        CHECK_PATIENCE);
-            if (!by_query)
-                MUST(c, event_sync, c->instance, dev, event);
-            check_is_pattern(to, SIZE, i, "the last copy in front of a record that is complete");
-            REQUIRE(query(c, dev, event) == 1, "event_query() said 0 of an event that was complete");
-        }
+    openreg_driver_stream const streams[] = {check_stream(c, c->dev), NULL};
+    openreg_driver_event const event = check_event(c, c->dev, 0);
+    char *const memory = check_alloc(c, c->dev, SIZE);
+    for (uint64_t i = 0; i < 4; ++i) {
+        check_pattern(from, SIZE, i);
+        memset(to, 0, SIZE);
+        check_delay(c, c->dev, streams[i % 2], 15);
+        MUST(c, copy, c->instance, c->dev, streams[i % 2], memory, c->dev, from, -1, SIZE);
+        MUST(c, copy, c->instance, c->dev, streams[i % 2], to, -1, memory, c->dev, SIZE);
+        MUST(c, event_record, c->instance, c->dev, streams[i % 2], event);
+        const double end = check_now() + CHECK_PATIENCE;
+        while (by_query && query(c, c->dev, event) == 0)
+            REQUIRE(check_now() < end, "event_query() says 0 %d seconds after a few copies and the record",
+                    CHECK_PATIENCE);
+        if (!by_query)
+            MUST(c, event_sync, c->instance, c->dev, event);
+        check_is_pattern(to, SIZE, i, "the last copy in front of a record that is complete");
+        REQUIRE(query(c, c->dev, event) == 1, "event_query() said 0 of an event that was complete");
     }
 }
 
 static void
 query_of_held_event(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const stream = check_stream(c, dev);
-        openreg_driver_event const event = check_event(c, dev, 0);
-        check_gate *const gate = check_gate_close(c, dev, stream);
-        MUST(c, event_record, c->instance, dev, stream, event);
-        REQUIRE(query(c, dev, event) == 0, "event_query() said 1 while work in front of the record was held");
-        check_gate_open(gate);
-        MUST(c, event_sync, c->instance, dev, event);
-        REQUIRE(query(c, dev, event) == 1, "event_query() said 0 after event_sync()");
-    }
+    openreg_driver_stream const stream = check_stream(c, c->dev);
+    openreg_driver_event const event = check_event(c, c->dev, 0);
+    check_gate *const gate = check_gate_close(c, c->dev, stream);
+    MUST(c, event_record, c->instance, c->dev, stream, event);
+    REQUIRE(query(c, c->dev, event) == 0, "event_query() said 1 while work in front of the record was held");
+    check_gate_open(gate);
+    MUST(c, event_sync, c->instance, c->dev, event);
+    REQUIRE(query(c, c->dev, event) == 1, "event_query() said 0 after event_sync()");
 }
 
 static void
 without_record(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_event const event = check_event(c, dev, dev % 2 == 0 ? 0 : OPENREG_EVENT_TIMING);
-        REQUIRE(query(c, dev, event) == 1, "event_query() said 0 of an event that was never recorded");
-        REQUIRE(sync_returns(c, dev, event), "event_sync() waits for an event that was never recorded");
-    }
+    openreg_driver_event const event = check_event(c, c->dev, c->dev % 2 == 0 ? 0 : OPENREG_EVENT_TIMING);
+    REQUIRE(query(c, c->dev, event) == 1, "event_query() said 0 of an event that was never recorded");
+    REQUIRE(check_sync_returns(c, c->dev, NULL, event), "event_sync() waits for an event that was never recorded");
 }
 
 static void
@@ -103,13 +73,11 @@ sync_is_for_its_record_alone(check_context *c)
     MUST(c, copy, c->instance, 0, stream, memory, 0, memory + SIZE, 0, SIZE);
     MUST(c, event_record, c->instance, 0, stream, event);
     check_gate *const gate = check_gate_close(c, 0, stream);
-    REQUIRE(sync_returns(c, 0, event), "event_sync() waits for work that was queued behind the record");
+    REQUIRE(check_sync_returns(c, 0, NULL, event), "event_sync() waits for work that was queued behind the record");
     REQUIRE(query(c, 0, event) == 1, "event_query() said 0 while work behind the record was held");
     check_gate_open(gate);
     check_sync(c, 0, stream);
 }
-
-/* -------------------------------------------------------------------------------------------------------- latest record */
 
 /* Held records first, idle ones last, and the other way round. */
 static void
@@ -122,9 +90,8 @@ latest_record_counts(check_context *c)
     MUST(c, event_record, c->instance, 0, idle, event);
     MUST(c, stream_sync, c->instance, 0, idle);
     REQUIRE(query(c, 0, event) == 1,
-            "an event recorded on an idle stream is not complete: an earlier record, on a stream "
-            "that is held, counts");
-    REQUIRE(sync_returns(c, 0, event), "event_sync() waits for a record that was replaced");
+            "an event recorded on an idle stream is not complete: an earlier record, on a stream that is held, counts");
+    REQUIRE(check_sync_returns(c, 0, NULL, event), "event_sync() waits for a record that was replaced");
     MUST(c, event_record, c->instance, 0, held, event);
     REQUIRE(query(c, 0, event) == 0,
             "an event recorded on a stream that is held is complete: an earlier record counts");
@@ -150,8 +117,6 @@ first_record_does_not_complete_second(check_context *c)
     check_gate_open(second);
     MUST(c, event_sync, c->instance, 0, event);
 }
-
-/* ------------------------------------------------------------------------------------------------------------- handles */
 
 static void
 handles_are_events(check_context *c)
@@ -193,8 +158,6 @@ pending_events_are_destroyed(check_context *c)
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- times */
-
 /* In milliseconds. */
 static double
 elapsed(check_context *c, int32_t dev, openreg_driver_event start, openreg_driver_event end)
@@ -209,27 +172,25 @@ elapsed(check_context *c, int32_t dev, openreg_driver_event start, openreg_drive
 static void
 times_are_nanoseconds(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_event const start = check_event(c, dev, OPENREG_EVENT_TIMING);
-        openreg_driver_event const end = check_event(c, dev, OPENREG_EVENT_TIMING);
-        openreg_driver_stream const stream = check_stream(c, dev);
-        check_ballast(c, dev, stream, 2);
-        double host = 0, ms = 0;
-        bool is_close = false;
-        for (int i = 0; i < 3 && !is_close; ++i) {
-            MUST(c, device_sync, c->instance, dev);
-            const double begin = check_now();
-            MUST(c, event_record, c->instance, dev, stream, start);
-            check_delay(c, dev, stream, 60);
-            MUST(c, event_record, c->instance, dev, stream, end);
-            MUST(c, event_sync, c->instance, dev, end);
-            host = (check_now() - begin) * 1e3;
-            ms = elapsed(c, dev, start, end);
-            REQUIRE(ms <= host * 1.1 + 2, "event_elapsed() said %g ms for what took the host %g ms", ms, host);
-            is_close = ms >= host * 0.5;
-        }
-        REQUIRE(is_close, "event_elapsed() said %g ms for work that fills most of the host's %g ms", ms, host);
+    openreg_driver_event const start = check_event(c, c->dev, OPENREG_EVENT_TIMING);
+    openreg_driver_event const end = check_event(c, c->dev, OPENREG_EVENT_TIMING);
+    openreg_driver_stream const stream = check_stream(c, c->dev);
+    check_ballast(c, c->dev, stream, 2);
+    double host = 0, ms = 0;
+    bool is_close = false;
+    for (int i = 0; i < 3 && !is_close; ++i) {
+        MUST(c, device_sync, c->instance, c->dev);
+        const double begin = check_now();
+        MUST(c, event_record, c->instance, c->dev, stream, start);
+        check_delay(c, c->dev, stream, 60);
+        MUST(c, event_record, c->instance, c->dev, stream, end);
+        MUST(c, event_sync, c->instance, c->dev, end);
+        host = (check_now() - begin) * 1e3;
+        ms = elapsed(c, c->dev, start, end);
+        REQUIRE(ms <= host * 1.1 + 2, "event_elapsed() said %g ms for what took the host %g ms", ms, host);
+        is_close = ms >= host * 0.5;
     }
+    REQUIRE(is_close, "event_elapsed() said %g ms for work that fills most of the host's %g ms", ms, host);
 }
 
 static void
@@ -263,16 +224,17 @@ times_run_forwards(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"event.query", "event_create", 0,
+    {"event.query", "event_create", CHECK_EACH,
      "event_query(): 1 if the latest record is complete, with the last byte of the work in front of it.",
      "Complete the event in the queue, behind the work; submit what is collected, so that it ends by itself.",
      complete_after_last_byte},
-    {"event.query_pending", "event_create stream_create host_func", CHECK_GATE,
+    {"event.query_pending", "event_create stream_create host_func", CHECK_GATE | CHECK_EACH,
      "event_query(): 0 while the latest record is not complete.", "A record waits for host functions too.",
      query_of_held_event},
-    {"event.sync", "event_create", 0, "event_sync() waits for the latest record.",
+    {"event.sync", "event_create", CHECK_EACH, "event_sync() waits for the latest record.",
      "Wait for the end of the work, not for its start or its submission.", complete_after_last_byte},
-    {"event.unrecorded", "event_create", 0, "An event that was never recorded is complete: query says 1, sync returns.",
+    {"event.unrecorded", "event_create", CHECK_EACH,
+     "An event that was never recorded is complete: query says 1, sync returns.",
      "A vendor's event may be pending until its first record.", without_record},
     {"event.sync_exact", "event_create stream_create host_func", CHECK_GATE,
      "event_sync() waits for the record, not for what is queued behind it.",
@@ -288,7 +250,7 @@ static const check_case cases[] = {
     {"event.destroy", "event_create", 0,
      "An event may be destroyed while its record is pending, and a wait for it too.",
      "What the queue needs of an event must outlive it.", pending_events_are_destroyed},
-    {"event.elapsed", "event_create event_elapsed", 0,
+    {"event.elapsed", "event_create event_elapsed", CHECK_EACH,
      "event_elapsed(): nanoseconds from start to end, taken when the stream passes the records.",
      "Vendors count nanoseconds or ticks; some note the time of submission.", times_are_nanoseconds},
     {"event.elapsed_order", "event_create event_elapsed", 0,

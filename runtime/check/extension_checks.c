@@ -8,12 +8,8 @@
 #include <openreg/ipc.h>
 #include <openreg/vmm.h>
 
-#include "check.h"
 #include "fixtures.h"
 #include "runner.h"
-
-#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
-#define REFUSES(name, call) check_failed_with(name, OPENREG_E_INVALID, (check_begin_call(name), (call)))
 
 /* --------------------------------------------------------------------------------------------------------------- ipc */
 
@@ -38,8 +34,7 @@ import_and_answer(check_context *c, int from_exporter, int to_exporter)
     void *memory = NULL;
     check_begin_call("memory_open");
     const openreg_status status = check_ended("memory_open", ipc->memory_open(c->instance, 0, &handle, &memory));
-    if (status == OPENREG_E_UNSUPPORTED)
-        check_skip("memory_open() says that the machine can't: %s", check_error_text());
+    check_skip_if(status == OPENREG_E_UNSUPPORTED, "memory_open() says that the machine can't: %s", check_error_text());
     check_succeeded("memory_open", status);
     memset(host, 0, SIZE);
     check_read(c, 0, host, memory, SIZE);
@@ -48,8 +43,7 @@ import_and_answer(check_context *c, int from_exporter, int to_exporter)
     check_write(c, 0, memory, host, SIZE);
     CALL("memory_close", ipc->memory_close(c->instance, 0, memory));
     check_close(c);
-    if (write(to_exporter, "x", 1) != 1)
-        check_skip("the exporter has ended");
+    check_skip_if(write(to_exporter, "x", 1) != 1, "the exporter has ended");
     _exit(CHECK_EXIT_PASS);
 }
 
@@ -57,8 +51,7 @@ static void
 memory_goes_to_another_process(check_context *c)
 {
     int there[2], back[2];
-    if (pipe(there) != 0 || pipe(back) != 0)
-        check_skip("no pipe could be made");
+    check_skip_if(pipe(there) != 0 || pipe(back) != 0, "no pipe could be made");
     const pid_t child = fork(); /* before open(): the two have an instance each */
     if (child == 0) {
         (void)close(there[1]);
@@ -73,8 +66,7 @@ memory_goes_to_another_process(check_context *c)
     (void)before; /* so that the memory is not the first of the device */
     check_pattern(host, SIZE, 1);
     check_write(c, 0, memory, host, SIZE);
-    openreg_ipc_handle handle;
-    memset(&handle, 0, sizeof handle);
+    openreg_ipc_handle handle = {{0}};
     const int32_t importer = (int32_t)child;
     CALL("memory_export", ipc->memory_export(c->instance, 0, memory, &importer, 1, &handle));
     void *own = host;
@@ -148,16 +140,14 @@ static void
 altered_handles_do_no_harm(check_context *c)
 {
     int there[2], back[2];
-    openreg_ipc_handle handle;
-    if (pipe(there) != 0 || pipe(back) != 0)
-        check_skip("no pipe could be made");
+    openreg_ipc_handle handle = {{0}};
+    check_skip_if(pipe(there) != 0 || pipe(back) != 0, "no pipe could be made");
     const pid_t exporter = fork(); /* before open() */
     if (exporter == 0) {
         (void)close(back[1]);
         check_open(c);
         const openreg_ipc *const ipc = find_ipc(c);
         const int32_t importer = (int32_t)getppid();
-        memset(&handle, 0, sizeof handle);
         CALL("memory_export", ipc->memory_export(c->instance, 0, check_alloc(c, 0, SIZE), &importer, 1, &handle));
         char end;
         if (write(there[1], &handle, sizeof handle) == (ssize_t)sizeof handle)
@@ -219,16 +209,14 @@ static void
 granularity_is_the_devices(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const uint64_t step = step_of(c, vmm, dev);
-        for (uint64_t pieces = 1; pieces <= 3; ++pieces) {
-            void *memory = NULL;
-            CALL("reserve", vmm->reserve(c->instance, dev, pieces * step, &memory));
-            REQUIRE((uintptr_t)memory % step == 0, "reserve() gave the address %p, no multiple of %llu", memory,
-                    (unsigned long long)step);
-            CALL("map", vmm->map(c->instance, dev, memory, (pieces - 1) * step, step));
-            CALL("release", vmm->release(c->instance, dev, memory));
-        }
+    const uint64_t step = step_of(c, vmm, c->dev);
+    for (uint64_t pieces = 1; pieces <= 3; ++pieces) {
+        void *memory = NULL;
+        CALL("reserve", vmm->reserve(c->instance, c->dev, pieces * step, &memory));
+        REQUIRE((uintptr_t)memory % step == 0, "reserve() gave the address %p, no multiple of %llu", memory,
+                (unsigned long long)step);
+        CALL("map", vmm->map(c->instance, c->dev, memory, (pieces - 1) * step, step));
+        CALL("release", vmm->release(c->instance, c->dev, memory));
     }
 }
 
@@ -252,35 +240,33 @@ static void
 memory_comes_and_goes(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const uint64_t step = step_of(c, vmm, dev);
-        void *start = NULL;
-        CALL("reserve", vmm->reserve(c->instance, dev, 8 * step, &start));
-        char *const memory = start;
-        CALL("map", vmm->map(c->instance, dev, memory, 0, step));
-        put(c, dev, memory + step - sizeof sample, 1);
-        CALL("map", vmm->map(c->instance, dev, memory, step, 3 * step));
-        put(c, dev, memory + 4 * step - sizeof sample, 2);
-        char *const other = check_alloc(c, dev, step);
-        put(c, dev, other, 3);
-        CALL("map", vmm->map(c->instance, dev, memory, 4 * step, step));
-        expect(c, dev, memory + step - sizeof sample, 1, "memory of a reservation beside what map() added");
-        expect(c, dev, memory + 4 * step - sizeof sample, 2, "memory of a reservation beside what map() added");
-        CALL("unmap", vmm->unmap(c->instance, dev, memory, 4 * step, step));
-        CALL("unmap", vmm->unmap(c->instance, dev, memory, step, 2 * step)); /* part of what came at once */
-        expect(c, dev, memory + step - sizeof sample, 1, "memory before what unmap() took");
-        expect(c, dev, memory + 4 * step - sizeof sample, 2, "memory behind what unmap() took");
-        CALL("map", vmm->map(c->instance, dev, memory, 2 * step, step));
-        put(c, dev, memory + 2 * step, 4);
-        put(c, dev, memory + 3 * step - sizeof sample, 5);
-        expect(c, dev, memory + 2 * step, 4, "memory in the middle of a reservation that came again");
-        expect(c, dev, memory + 3 * step - sizeof sample, 5, "memory in the middle of a reservation that came again");
-        expect(c, dev, memory + step - sizeof sample, 1, "memory before what map() added again");
-        expect(c, dev, memory + 4 * step - sizeof sample, 2, "memory behind what map() added again");
-        expect(c, dev, other, 3, "memory beside a reservation");
-        CALL("release", vmm->release(c->instance, dev, memory));
-        check_free(c, dev, other);
-    }
+    const uint64_t step = step_of(c, vmm, c->dev);
+    void *start = NULL;
+    CALL("reserve", vmm->reserve(c->instance, c->dev, 8 * step, &start));
+    char *const memory = start;
+    CALL("map", vmm->map(c->instance, c->dev, memory, 0, step));
+    put(c, c->dev, memory + step - sizeof sample, 1);
+    CALL("map", vmm->map(c->instance, c->dev, memory, step, 3 * step));
+    put(c, c->dev, memory + 4 * step - sizeof sample, 2);
+    char *const other = check_alloc(c, c->dev, step);
+    put(c, c->dev, other, 3);
+    CALL("map", vmm->map(c->instance, c->dev, memory, 4 * step, step));
+    expect(c, c->dev, memory + step - sizeof sample, 1, "memory of a reservation beside what map() added");
+    expect(c, c->dev, memory + 4 * step - sizeof sample, 2, "memory of a reservation beside what map() added");
+    CALL("unmap", vmm->unmap(c->instance, c->dev, memory, 4 * step, step));
+    CALL("unmap", vmm->unmap(c->instance, c->dev, memory, step, 2 * step)); /* part of what came at once */
+    expect(c, c->dev, memory + step - sizeof sample, 1, "memory before what unmap() took");
+    expect(c, c->dev, memory + 4 * step - sizeof sample, 2, "memory behind what unmap() took");
+    CALL("map", vmm->map(c->instance, c->dev, memory, 2 * step, step));
+    put(c, c->dev, memory + 2 * step, 4);
+    put(c, c->dev, memory + 3 * step - sizeof sample, 5);
+    expect(c, c->dev, memory + 2 * step, 4, "memory in the middle of a reservation that came again");
+    expect(c, c->dev, memory + 3 * step - sizeof sample, 5, "memory in the middle of a reservation that came again");
+    expect(c, c->dev, memory + step - sizeof sample, 1, "memory before what map() added again");
+    expect(c, c->dev, memory + 4 * step - sizeof sample, 2, "memory behind what map() added again");
+    expect(c, c->dev, other, 3, "memory beside a reservation");
+    CALL("release", vmm->release(c->instance, c->dev, memory));
+    check_free(c, c->dev, other);
 }
 
 static void
@@ -357,7 +343,7 @@ unmap_waits(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
     const uint64_t step = step_of(c, vmm, 0);
-    openreg_driver_stream const stream = c->table.stream_create != NULL ? check_stream(c, 0) : NULL;
+    openreg_driver_stream const stream = check_stream(c, 0);
     void *memory = NULL;
     char *const kept = check_alloc(c, 0, sizeof sample);
     CALL("reserve", vmm->reserve(c->instance, 0, 2 * step, &memory));
@@ -378,21 +364,12 @@ unmap_waits(check_context *c)
     check_free(c, 0, kept);
 }
 
-static uint64_t
-free_bytes(check_context *c)
-{
-    uint64_t bytes = 0, all = 0;
-    MUST(c, mem_info, c->instance, 0, &bytes, &all);
-    return bytes;
-}
-
 static void
 reservations_give_memory_back(check_context *c)
 {
     const openreg_vmm *const vmm = find_vmm(c);
     const uint64_t total = check_total_memory(c, 0), step = step_of(c, vmm, 0);
-    if (total / 8 < 2 * step)
-        check_skip("the driver does not say how much memory a device has, or it is too small");
+    check_skip_if(total / 8 < 2 * step, "the driver does not say how much memory a device has, or it is too small");
     const uint64_t size = total / 8 / step * step;
     for (int i = 0; i < 40; ++i) {
         void *memory = NULL;
@@ -408,11 +385,11 @@ reservations_give_memory_back(check_context *c)
         return;
     void *memory = NULL;
     CALL("reserve", vmm->reserve(c->instance, 0, size, &memory));
-    const uint64_t before = free_bytes(c);
+    const uint64_t before = check_free_memory(c, 0);
     CALL("map", vmm->map(c->instance, 0, memory, 0, size));
-    const uint64_t held = free_bytes(c);
+    const uint64_t held = check_free_memory(c, 0);
     CALL("unmap", vmm->unmap(c->instance, 0, memory, 0, size));
-    const uint64_t after = free_bytes(c);
+    const uint64_t after = check_free_memory(c, 0);
     REQUIRE(held + size / 2 < before, "a reservation took %llu bytes, and the free bytes went from %llu to %llu",
             (unsigned long long)size, (unsigned long long)before, (unsigned long long)held);
     REQUIRE(after > held + size / 2, "a reservation gave up its memory, and the free bytes went from %llu to %llu",
@@ -431,30 +408,25 @@ static const check_case cases[] = {
      "Put a number of your own at the start of a handle.", unknown_handles_are_refused},
     {"ipc.altered", "extension", CHECK_CLOSED,
      "ipc.h: E_INVALID: no such handle. One that was altered on its way is refused, or leads to memory of the whole "
-     "size; "
-     "nothing that it says of sizes and offsets is believed.",
+     "size; nothing that it says of sizes and offsets is believed.",
      "Compare offset and size with the size of the memory before anything is mapped.", altered_handles_do_no_harm},
-    {"vmm.granularity", "extension", 0,
+    {"vmm.granularity", "extension", CHECK_EACH,
      "vmm.h: a power of two, constant from open() to close(). Offsets and sizes are multiples of it, and so is the "
-     "address "
-     "of a reservation.",
+     "address of a reservation.",
      "Answer what the vendor gives for the smallest piece of that device.", granularity_is_the_devices},
-    {"vmm.memory", "extension", 0,
+    {"vmm.memory", "extension", CHECK_EACH,
      "vmm.h: from map() on the range is device memory; the rest of the reservation stays as it is. unmap() takes "
-     "memory "
-     "back, wherever it lies and however many calls of map() it came from.",
+     "memory back, wherever it lies and however many calls of map() it came from.",
      "Map pieces of the granularity one by one where the vendor can't unmap parts.", memory_comes_and_goes},
     {"vmm.parts", "extension", 0,
      "vmm.h: memory comes and goes in any part of a reservation, however many calls of map() it came from; E_INVALID "
-     "for a "
-     "range that is memory in part.",
+     "for a range that is memory in part.",
      "Note each piece by itself; look at all of a range before anything is changed.", any_part_comes_and_goes},
     {"vmm.waits", "extension", 0, "vmm.h: unmap() and release() return after work queued on the memory has ended.",
      "As mem_free(): wait for every stream of the device.", unmap_waits},
     {"vmm.ranges", "extension", 0,
      "vmm.h: E_INVALID: no reservation, beyond its end, not a multiple of the granularity, memory already, or for "
-     "unmap() "
-     "not all of it memory.",
+     "unmap() not all of it memory.",
      "Note for each piece whether it is memory. mem_alloc()'s memory is no reservation.", wrong_ranges_are_refused},
     {"vmm.accounts", "extension", 0, "vmm.h: release() ends a reservation with the memory that it has, as mem_free().",
      "The memory of map() counts as used, the addresses of reserve() don't.", reservations_give_memory_back},

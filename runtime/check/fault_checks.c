@@ -3,8 +3,8 @@
  * table can't be made to produce. */
 #define _GNU_SOURCE
 #include <openreg/faults.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "behind_runtime.h"
@@ -12,10 +12,15 @@
 #define SIZE 70001
 #define MIB (UINT64_C(1) << 20)
 
-static openreg_faults
-begin(const char *plan)
+static openreg_faults __attribute__((format(printf, 1, 2)))
+begin(const char *format, ...)
 {
+    char plan[96];
     openreg_faults faults = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(plan, sizeof plan, format, arguments);
+    va_end(arguments);
     check_runtime_ok(openreg_faults_begin(plan, &faults), plan);
     return faults;
 }
@@ -27,16 +32,19 @@ is_error(openreg_status status, openreg_status wanted, const char *call)
             openreg_status_name(wanted));
 }
 
-/* ---------------------------------------------------------------------------------------------------- out of memory */
-
+/* Of all devices. */
 static uint64_t
-free_bytes(int32_t device)
+free_bytes(check_context *c)
 {
-    uint64_t unused = 0, total = 0;
-    OK(openreg_memory_empty_cache(-1));
-    OK(openreg_device_synchronize(device));
-    OK(openreg_memory_get_info(device, &unused, &total));
-    return unused;
+    uint64_t sum = 0;
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        uint64_t unused = 0, total = 0;
+        OK(openreg_memory_empty_cache(-1));
+        OK(openreg_device_synchronize(dev));
+        OK(openreg_memory_get_info(dev, &unused, &total));
+        sum += unused;
+    }
+    return sum;
 }
 
 /* A request that is refused once, while the cache holds several segments and one block is in use. */
@@ -71,20 +79,16 @@ give_back_in_a_row(int32_t device)
 static uint64_t
 lost_in_a_program(check_context *c)
 {
-    uint64_t before = 0, after = 0;
-    char plan[64];
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        before += free_bytes(dev);
-    (void)snprintf(plan, sizeof plan, "seed %llu; nomem 40%% of segments", (unsigned long long)(check_random(c) >> 32));
-    openreg_faults const faults = begin(plan);
+    const uint64_t before = free_bytes(c);
+    openreg_faults const faults = begin("seed %llu; nomem 40%% of segments",
+                                        (unsigned long long)(check_random(c) >> 32));
     for (int i = 0; i < 100 && openreg_faults_hits(faults) == 0; ++i) /* on busy cores a program has few allocations */
         check_random_program(c, &c->random, c->target->seconds / 4);
     REQUIRE(openreg_faults_hits(faults) > 0, "no allocation was refused: the driver was not called for any");
     openreg_faults_end(faults);
     for (int32_t dev = 0; dev < c->devices; ++dev)
         give_back_in_a_row(dev);
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        after += free_bytes(dev);
+    const uint64_t after = free_bytes(c);
     return before > after ? before - after : 0;
 }
 
@@ -104,8 +108,6 @@ memory_is_refused(check_context *c)
                (unsigned long long)lost);
 }
 
-/* ------------------------------------------------------------------------------------------------- asynchronous errors */
-
 typedef struct place {
     int32_t dev;
     openreg_stream stream;
@@ -124,14 +126,9 @@ send(const place *p, uint64_t seed)
 static void
 a_copy_fails(const place *p, bool has_streams)
 {
-    char plan[64];
-    openreg_stream other = p->stream;
-    openreg_event event = NULL;
-    if (has_streams)
-        OK(openreg_stream_from_pool(p->dev, 0, &other));
-    OK(openreg_event_create(p->dev, 0, &event));
-    (void)snprintf(plan, sizeof plan, "openreg:%d error at copy 2", p->dev);
-    openreg_faults const faults = begin(plan);
+    openreg_stream const other = has_streams ? check_pool_stream(p->dev) : p->stream;
+    openreg_event const event = check_runtime_event(p->dev, 0);
+    openreg_faults const faults = begin("openreg:%d error at copy 2", p->dev);
     send(p, 1);
     OK(openreg_stream_synchronize(p->dev, p->stream));
     unsigned char *const bytes = p->host; /* the copy that fails does not read them */
@@ -157,12 +154,8 @@ static void
 bits_flip(const place *p)
 {
     static unsigned char expected[SIZE];
-    char plan[64];
-    (void)snprintf(plan, sizeof plan, "openreg:%d ecc at copy 1", p->dev);
     for (uint64_t i = 0; i < 8; ++i) {
-        char seeded[96];
-        (void)snprintf(seeded, sizeof seeded, "seed %llu; %s", (unsigned long long)i, plan);
-        openreg_faults const faults = begin(seeded);
+        openreg_faults const faults = begin("seed %llu; openreg:%d ecc at copy 1", (unsigned long long)i, p->dev);
         send(p, i);
         is_error(openreg_stream_synchronize(p->dev, p->stream), OPENREG_E_INTERNAL, "openreg_stream_synchronize()");
         openreg_faults_end(faults);
@@ -179,19 +172,13 @@ static void
 work_fails(check_context *c)
 {
     (void)check_start_runtime(c);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        place p = {.dev = dev};
-        OK(openreg_host_alloc(dev, SIZE, (void **)&p.host));
-        p.memory = check_allocate_block(dev, SIZE);
-        OK(openreg_stream_from_pool(dev, 0, &p.stream));
-        a_copy_fails(&p, c->table.stream_create != NULL);
-        bits_flip(&p);
-        OK(openreg_free(p.memory));
-        OK(openreg_host_free(p.host));
-    }
+    const place p = {c->dev, check_pool_stream(c->dev), check_allocate_block(c->dev, SIZE),
+                     check_pinned_block(c->dev, SIZE)};
+    a_copy_fails(&p, c->table.stream_create != NULL);
+    bits_flip(&p);
+    OK(openreg_free(p.memory));
+    OK(openreg_host_free(p.host));
 }
-
-/* --------------------------------------------------------------------------------------------------------- lost devices */
 
 /* Work on all devices, of which the first is lost; the others go on, and everything can be released. */
 static void
@@ -199,18 +186,17 @@ lose_the_first(check_context *c)
 {
     enum { MOST = 8, STREAMS = 3 };
     const int32_t devices = c->devices < MOST ? c->devices : MOST;
-    unsigned char *host[MOST] = {NULL}, *seen = NULL;
+    unsigned char *host[MOST], *const seen = check_pinned_block(0, SIZE);
     void *memory[MOST];
     openreg_stream streams[MOST][STREAMS];
     openreg_event events[MOST];
-    OK(openreg_host_alloc(0, SIZE, (void **)&seen));
     for (int32_t dev = 0; dev < devices; ++dev) {
-        OK(openreg_host_alloc(dev, SIZE, (void **)&host[dev]));
+        host[dev] = check_pinned_block(dev, SIZE);
         memory[dev] = check_allocate_block(dev, SIZE);
         check_pattern(host[dev], SIZE, (uint64_t)dev);
-        OK(openreg_event_create(dev, 0, &events[dev]));
+        events[dev] = check_runtime_event(dev, 0);
         for (int i = 0; i < STREAMS; ++i)
-            OK(openreg_stream_from_pool(dev, 0, &streams[dev][i]));
+            streams[dev][i] = check_pool_stream(dev);
         for (int i = 0; i < STREAMS; ++i) {
             OK(openreg_memcpy_async(dev, streams[dev][i], memory[dev], dev, host[dev], OPENREG_HOST, SIZE));
             OK(openreg_event_record(events[dev], dev, streams[dev][i]));
@@ -243,17 +229,11 @@ devices_are_lost(check_context *c)
     (void)check_start_runtime(c);
     check_counts before = {.files = 0};
     for (int i = 0; i < 8; ++i) {
-        static unsigned char host[5000], seen[5000];
         lose_the_first(c);
         if (i == 2)
             before = check_count_now();
         OK(openreg_drivers_use(c->table.name));
-        void *const memory = check_allocate_block(0, sizeof host);
-        check_pattern(host, sizeof host, (uint64_t)i);
-        OK(openreg_memcpy(memory, 0, host, OPENREG_HOST, sizeof host));
-        OK(openreg_memcpy(seen, OPENREG_HOST, memory, 0, sizeof seen));
-        check_is_pattern(seen, sizeof seen, (uint64_t)i, "memory of a device that was opened again after a loss");
-        OK(openreg_free(memory));
+        check_round_trip(0, (uint64_t)i, "memory of a device that was opened again after a loss");
     }
     OK(openreg_shutdown());
     check_nothing_is_left(before, "each loss of a device");
@@ -264,7 +244,7 @@ static const check_case cases[] = {
      "When a request is refused, all memory that the allocator then releases is free again, and blocks that are in use "
      "keep their contents.",
      "The allocator frees many allocations in a row then, between two requests.", memory_is_refused},
-    {"fault.error", "", CHECK_RUNTIME,
+    {"fault.error", "", CHECK_RUNTIME | CHECK_EACH,
      "Where a copy fails, what is behind it on the stream runs and the bytes that it was to write stay; a copy of one "
      "byte changes that byte alone.",
      "Faults are planned in the runtime: the driver is not called for a copy that fails.", work_fails},

@@ -3,11 +3,8 @@
 #define _GNU_SOURCE
 #include "fixtures.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <malloc.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -93,8 +90,7 @@ check_host_alloc(check_context *c, size_t size, bool pinned)
         REQUIRE(memory != NULL, "host_alloc() of %zu bytes succeeded and gave no address", size);
         return memory;
     }
-    if (posix_memalign(&memory, 64, size) != 0)
-        check_skip("no host memory of %zu bytes", size);
+    check_skip_if(posix_memalign(&memory, 64, size) != 0, "no host memory of %zu bytes", size);
     return memory;
 }
 
@@ -107,9 +103,28 @@ check_host_free(check_context *c, void *memory, bool pinned)
         free(memory);
 }
 
+void *
+check_alloc_at(check_context *c, int32_t dev, size_t size, bool pinned)
+{
+    return dev < 0 ? check_host_alloc(c, size, pinned) : check_alloc(c, dev, size);
+}
+
+void
+check_free_at(check_context *c, int32_t dev, void *memory, bool pinned)
+{
+    if (dev < 0)
+        check_host_free(c, memory, pinned);
+    else
+        check_free(c, dev, memory);
+}
+
 void
 check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
+    if (dev < 0) {
+        memcpy(to, from, size);
+        return;
+    }
     MUST(c, copy, c->instance, dev, NULL, to, dev, from, -1, size);
     check_sync(c, dev, NULL);
 }
@@ -117,8 +132,41 @@ check_write(check_context *c, int32_t dev, void *to, const void *from, size_t si
 void
 check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
+    if (dev < 0) {
+        memcpy(to, from, size);
+        return;
+    }
     MUST(c, copy, c->instance, dev, NULL, to, -1, from, dev, size);
     check_sync(c, dev, NULL);
+}
+
+/* Contents on their way to or from a device. */
+static unsigned char *
+own_buffer(check_context *c, size_t size)
+{
+    static unsigned char *buffer;
+    static size_t room;
+    if (size > room) {
+        buffer = check_host_alloc(c, size, true);
+        room = size;
+    }
+    return buffer;
+}
+
+void
+check_write_pattern(check_context *c, int32_t dev, void *to, size_t size, uint64_t seed)
+{
+    unsigned char *const buffer = own_buffer(c, size);
+    check_pattern(buffer, size, seed);
+    check_write(c, dev, to, buffer, size);
+}
+
+void
+check_holds_pattern(check_context *c, int32_t dev, const void *memory, size_t size, uint64_t seed, const char *what)
+{
+    unsigned char *const buffer = own_buffer(c, size);
+    check_read(c, dev, buffer, memory, size);
+    check_is_pattern(buffer, size, seed, what);
 }
 
 openreg_device_info
@@ -142,11 +190,19 @@ uint64_t
 check_total_memory(check_context *c, int32_t dev)
 {
     uint64_t unused = 0, total = 0;
-    if (c->table.mem_info != NULL) {
+    if (c->table.mem_info == NULL)
+        return check_info(c, dev).total_bytes;
+    MUST(c, mem_info, c->instance, dev, &unused, &total);
+    return total;
+}
+
+uint64_t
+check_free_memory(check_context *c, int32_t dev)
+{
+    uint64_t unused = 0, total = 0;
+    if (c->table.mem_info != NULL)
         MUST(c, mem_info, c->instance, dev, &unused, &total);
-        return total;
-    }
-    return check_info(c, dev).total_bytes;
+    return unused;
 }
 
 uint64_t
@@ -166,8 +222,7 @@ check_extension_table(check_context *c, const char *name, uint32_t version, uint
 {
     extension_head head;
     const void *const table = c->table.extension(c->instance, name, version);
-    if (table == NULL)
-        check_skip("the driver has no extension %s", name);
+    check_skip_if(table == NULL, "the driver has no extension %s", name);
     memcpy(&head, table, sizeof head);
     REQUIRE(head.struct_size >= size && head.version >= version, "the table of %s says version %u and %u bytes", name,
             (unsigned)head.version, (unsigned)head.struct_size);
@@ -232,32 +287,21 @@ check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream, uin
 
 #define GATE_LIMIT 20 /* seconds */
 
-static void
-await_until(check_gate *gate, const bool *what, int milliseconds)
+bool
+check_await(const atomic_bool *what, int milliseconds)
 {
-    struct timespec end;
-    (void)clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += milliseconds / 1000;
-    end.tv_nsec += (long)(milliseconds % 1000) * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_nsec -= 1000000000;
-        ++end.tv_sec;
-    }
-    while (!*what && pthread_cond_timedwait(&gate->changed, &gate->lock, &end) == 0) {
-    }
+    const double end = check_now() + milliseconds * 1e-3;
+    while (!atomic_load(what) && check_now() < end)
+        check_sleep(1);
+    return atomic_load(what);
 }
 
 static void
 wait_at_gate(void *argument)
 {
     check_gate *const gate = argument;
-    (void)pthread_mutex_lock(&gate->lock);
-    gate->is_reached = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    await_until(gate, &gate->is_open, GATE_LIMIT * 1000);
-    gate->is_passed = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    (void)pthread_mutex_unlock(&gate->lock);
+    atomic_store(&gate->is_reached, true);
+    (void)check_await(&gate->is_open, GATE_LIMIT * 1000);
 }
 
 static check_gate *
@@ -266,8 +310,6 @@ make_gate(void)
     check_gate *const gate = calloc(1, sizeof *gate);
     if (gate == NULL)
         check_skip("no host memory");
-    (void)pthread_mutex_init(&gate->lock, NULL);
-    (void)pthread_cond_init(&gate->changed, NULL);
     return gate;
 }
 
@@ -276,18 +318,30 @@ static void
 try_gate(void *argument)
 {
     check_gate *const gate = argument;
-    (void)pthread_mutex_lock(&gate->lock);
-    await_until(gate, &gate->is_open, 400);
-    gate->is_passed = gate->is_open;
-    gate->is_reached = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    (void)pthread_mutex_unlock(&gate->lock);
+    atomic_store(&gate->is_passed, check_await(&gate->is_open, 400));
+    atomic_store(&gate->is_reached, true);
 }
 
-static void
-do_nothing(void *argument)
+void
+check_do_nothing(void *argument)
 {
     (void)argument;
+}
+
+void
+check_count_call(void *counter)
+{
+    (void)atomic_fetch_add((atomic_int *)counter, 1);
+}
+
+void
+check_look(void *visit)
+{
+    check_visit *const v = visit;
+    v->right = v->bytes != NULL ? check_pattern_difference(v->bytes, v->size, v->seed) : v->size;
+    v->thread = pthread_self();
+    check_sleep(v->pause);
+    (void)atomic_fetch_add(&v->calls, 1);
 }
 
 void
@@ -295,7 +349,7 @@ check_drop_refused_host_func(check_context *c)
 {
     if (c->table.host_func == NULL)
         return;
-    const openreg_status status = MAY(c, host_func, c->instance, 0, NULL, do_nothing, NULL);
+    const openreg_status status = MAY(c, host_func, c->instance, 0, NULL, check_do_nothing, NULL);
     if (status == OPENREG_E_UNSUPPORTED) {
         c->table.host_func = NULL;
         return;
@@ -315,7 +369,7 @@ check_has_gate(check_context *c)
         check_gate_open(gate);
         MUST(c, device_sync, c->instance, 0);
         check_gate_await_reached(gate); /* also where device_sync() does not wait */
-        c->gate = gate->is_passed ? 1 : -1;
+        c->gate = atomic_load(&gate->is_passed) ? 1 : -1;
     }
     return c->gate > 0;
 }
@@ -331,20 +385,13 @@ check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream)
 void
 check_gate_await_reached(check_gate *gate)
 {
-    (void)pthread_mutex_lock(&gate->lock);
-    await_until(gate, &gate->is_reached, 5000);
-    const bool is_reached = gate->is_reached;
-    (void)pthread_mutex_unlock(&gate->lock);
-    REQUIRE(is_reached, "a host function on an idle stream did not run within 5 seconds");
+    REQUIRE(check_await(&gate->is_reached, 5000), "a host function on an idle stream did not run within 5 seconds");
 }
 
 void
 check_gate_open(check_gate *gate)
 {
-    (void)pthread_mutex_lock(&gate->lock);
-    gate->is_open = true;
-    (void)pthread_cond_broadcast(&gate->changed);
-    (void)pthread_mutex_unlock(&gate->lock);
+    atomic_store(&gate->is_open, true);
 }
 
 check_gate *
@@ -365,8 +412,8 @@ check_release(check_gate *gate)
     check_gate_open(gate);
 }
 
-static void
-sleep_some(void *argument)
+void
+check_sleep_some(void *argument)
 {
     check_sleep((int)(intptr_t)argument);
 }
@@ -375,7 +422,7 @@ void
 check_delay(check_context *c, int32_t dev, openreg_driver_stream stream, int milliseconds)
 {
     if (check_has_gate(c))
-        MUST(c, host_func, c->instance, dev, stream, sleep_some, (void *)(intptr_t)milliseconds);
+        MUST(c, host_func, c->instance, dev, stream, check_sleep_some, (void *)(intptr_t)milliseconds);
     else
         check_ballast(c, dev, stream, milliseconds);
 }
@@ -408,10 +455,27 @@ check_ballast(check_context *c, int32_t dev, openreg_driver_stream stream, int m
         MUST(c, copy, c->instance, dev, stream, pair[count & 1], dev, pair[1 - (count & 1)], dev, BALLAST_SIZE);
 }
 
+void
+check_start_thread(pthread_t *thread, void *(*function)(void *), void *argument)
+{
+    check_skip_if(pthread_create(thread, NULL, function, argument) != 0, "no thread could be made");
+}
+
+void
+check_run_threads(void *(*function)(void *), void *items, size_t size, int count)
+{
+    pthread_t threads[CHECK_THREADS];
+    REQUIRE(count <= CHECK_THREADS, "internal: %d threads", count);
+    for (int i = 0; i < count; ++i)
+        check_start_thread(&threads[i], function, (char *)items + (size_t)i * size);
+    for (int i = 0; i < count; ++i)
+        (void)pthread_join(threads[i], NULL);
+}
+
 typedef struct timed_call {
     void (*function)(void *argument);
     void *argument;
-    check_gate *done;
+    atomic_bool done;
 } timed_call;
 
 static void *
@@ -419,7 +483,7 @@ run_timed(void *argument)
 {
     timed_call *const call = argument;
     call->function(call->argument);
-    check_gate_open(call->done);
+    atomic_store(&call->done, true);
     return NULL;
 }
 
@@ -430,15 +494,36 @@ check_returns_within(int milliseconds, void (*function)(void *argument), void *a
     pthread_t thread;
     if (call == NULL)
         check_skip("no host memory");
-    *call = (timed_call){function, argument, make_gate()};
-    if (pthread_create(&thread, NULL, run_timed, call) != 0)
-        check_skip("no thread could be made");
+    call->function = function;
+    call->argument = argument;
+    check_start_thread(&thread, run_timed, call);
     (void)pthread_detach(thread);
-    (void)pthread_mutex_lock(&call->done->lock);
-    await_until(call->done, &call->done->is_open, milliseconds);
-    const bool is_done = call->done->is_open;
-    (void)pthread_mutex_unlock(&call->done->lock);
-    return is_done;
+    return check_await(&call->done, milliseconds);
+}
+
+typedef struct sync_call {
+    check_context *c;
+    int32_t dev;
+    openreg_driver_stream stream;
+    openreg_driver_event event;
+} sync_call;
+
+static void
+make_sync(void *argument)
+{
+    const sync_call *const call = argument;
+    if (call->event != NULL)
+        MUST(call->c, event_sync, call->c->instance, call->dev, call->event);
+    else
+        check_sync(call->c, call->dev, call->stream);
+}
+
+bool
+check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
+{
+    sync_call *const call = malloc(sizeof *call); /* of a thread that may be left behind */
+    *call = (sync_call){c, dev, stream, event};
+    return check_returns_within(CHECK_PATIENCE * 1000, make_sync, call);
 }
 
 void
@@ -459,7 +544,7 @@ check_await_child(pid_t child, int seconds, int wanted, const char *what)
     REQUIRE(WEXITSTATUS(status) == wanted, "%s ended with status %d, not %d", what, WEXITSTATUS(status), wanted);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- counts */
+/* --------------------------------------------------------------------------------------------------------------- time */
 
 double
 check_now(void)
@@ -475,89 +560,4 @@ check_sleep(int milliseconds)
     struct timespec left = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {
     }
-}
-
-static int
-entries_of(const char *folder)
-{
-    int count = 0;
-    DIR *const directory = opendir(folder);
-    if (directory == NULL)
-        return 0;
-    while (readdir(directory) != NULL)
-        ++count;
-    (void)closedir(directory);
-    return count - 3; /* ".", ".." and the directory itself; of tasks one less than there are: the caller's */
-}
-
-static uint64_t
-heap_bytes(void)
-{
-#if __GLIBC_PREREQ(2, 33)
-    const struct mallinfo2 heap = mallinfo2();
-    return (uint64_t)heap.uordblks + (uint64_t)heap.hblkhd;
-#else
-    const struct mallinfo heap = mallinfo(); /* counts up to 4 GiB, which is more than a driver's own */
-    return (uint64_t)(unsigned)heap.uordblks + (uint64_t)(unsigned)heap.hblkhd;
-#endif
-}
-
-/* Of a file with one number, or the line of one that begins with `key`; UINT64_MAX if there is none ("max"). */
-static uint64_t
-read_bytes(const char *path, const char *key, uint64_t unit)
-{
-    char line[128];
-    uint64_t bytes = UINT64_MAX;
-    FILE *const file = fopen(path, "re");
-    while (file != NULL && bytes == UINT64_MAX && fgets(line, sizeof line, file) != NULL) {
-        unsigned long long number;
-        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &number) == 1)
-            bytes = (uint64_t)number * unit;
-    }
-    if (file != NULL)
-        (void)fclose(file);
-    return bytes;
-}
-
-uint64_t
-check_host_available(void)
-{
-    const uint64_t machine = read_bytes("/proc/meminfo", "MemAvailable:", 1024);
-    const uint64_t limit = read_bytes("/sys/fs/cgroup/memory.max", "", 1);
-    const uint64_t used = read_bytes("/sys/fs/cgroup/memory.current", "", 1);
-    const uint64_t group = limit == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : limit > used ? limit - used : 0;
-    const uint64_t least = machine < group ? machine : group;
-    return least == UINT64_MAX ? 0 : least;
-}
-
-check_counts
-check_count_now(void)
-{
-    check_counts counts = {.files = entries_of("/proc/self/fd"), .threads = entries_of("/proc/self/task")};
-    counts.heap = heap_bytes();
-    FILE *const file = fopen("/proc/self/statm", "re");
-    unsigned long long pages = 0;
-    if (file != NULL) {
-        if (fscanf(file, "%llu", &pages) == 1)
-            counts.address_space = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-        (void)fclose(file);
-    }
-    return counts;
-}
-
-void
-check_count_exactly(void)
-{
-    (void)mallopt(M_ARENA_MAX, 1);
-}
-
-int
-check_threads_down_to(int wanted)
-{
-    int threads = entries_of("/proc/self/task");
-    for (int i = 0; i < 200 && threads > wanted; ++i) {
-        check_sleep(5);
-        threads = entries_of("/proc/self/task");
-    }
-    return threads;
 }

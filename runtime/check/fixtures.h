@@ -5,6 +5,7 @@
 #define OPENREG_CHECK_FIXTURES_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "check.h"
@@ -19,6 +20,11 @@ void check_is_pattern(const void *memory, size_t size, uint64_t seed, const char
 void check_is_value(const void *memory, size_t size, unsigned char value, const char *what);
 /* Index of the first different byte, `size` if there is none. */
 size_t check_pattern_difference(const void *memory, size_t size, uint64_t seed);
+/* Write memory of a device, and compare what it has, by a buffer of their own, which is pinned where the driver has that.
+ * One thread at a time. */
+void check_write_pattern(check_context *c, int32_t dev, void *to, size_t size, uint64_t seed);
+void check_holds_pattern(check_context *c, int32_t dev, const void *memory, size_t size, uint64_t seed,
+                         const char *what);
 
 /* ------------------------------------------------------------------------------------------------------------ memory */
 
@@ -28,11 +34,15 @@ void check_free(check_context *c, int32_t dev, void *memory);
 void *check_host_alloc(check_context *c, size_t size, bool pinned);
 void check_host_free(check_context *c, void *memory, bool pinned);
 bool check_has_pinned(const check_context *c);
-/* Copies to and from the host, and waits. */
+/* Either: of the host where `dev` is -1. */
+void *check_alloc_at(check_context *c, int32_t dev, size_t size, bool pinned);
+void check_free_at(check_context *c, int32_t dev, void *memory, bool pinned);
+/* Copies to and from the host, and waits. A device of -1 is the host. */
 void check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
-/* Bytes of the device, 0 if the driver does not say. */
+/* Bytes of the device, and those of them that are free; 0 if the driver does not say. */
 uint64_t check_total_memory(check_context *c, int32_t dev);
+uint64_t check_free_memory(check_context *c, int32_t dev);
 /* That many bytes, or the device's max_allocation where that is less. */
 uint64_t check_within(check_context *c, int32_t dev, uint64_t bytes);
 /* On device 0. Skips the check where the device or the machine has too little. `touched` bytes of it will be written:
@@ -58,6 +68,26 @@ void check_sync(check_context *c, int32_t dev, openreg_driver_stream stream);
  * work before it queues it does so at each of these. */
 void check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream, uint64_t way);
 
+/* Whether event_sync(), or a wait for the stream where `event` is NULL, returns within CHECK_PATIENCE: in a thread. */
+bool check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, openreg_driver_event event);
+
+/* Host functions. */
+void check_do_nothing(void *argument);
+void check_count_call(void *counter); /* an atomic_int */
+void check_sleep_some(void *milliseconds);
+
+/* What a host function finds that looks at the bytes that earlier work writes. */
+typedef struct check_visit {
+    const unsigned char *bytes; /* NULL: none */
+    size_t size;
+    uint64_t seed;
+    size_t right; /* bytes that were right when the function ran */
+    int pause;    /* milliseconds that it takes */
+    pthread_t thread;
+    atomic_int calls;
+} check_visit;
+void check_look(void *visit);
+
 /* Takes host_func out of the check's copy of the table where the driver answers E_UNSUPPORTED, which is to have none. */
 void check_drop_refused_host_func(check_context *c);
 /* Whether a host function runs while its caller goes on. Tried once. */
@@ -65,11 +95,11 @@ bool check_has_gate(check_context *c);
 
 /* A stream is held at a closed gate: a host function that waits. It opens by itself after twenty seconds. */
 typedef struct check_gate {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_open, is_reached, is_passed;
+    atomic_bool is_open, is_reached, is_passed; /* the last: while it was tried whether there are gates */
 } check_gate;
 
+/* Whether it becomes true within that time. */
+bool check_await(const atomic_bool *what, int milliseconds);
 check_gate *check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream);
 void check_gate_await_reached(check_gate *gate);
 void check_gate_open(check_gate *gate);
@@ -83,12 +113,29 @@ void check_delay(check_context *c, int32_t dev, openreg_driver_stream stream, in
 /* The same, always of copies. */
 void check_ballast(check_context *c, int32_t dev, openreg_driver_stream stream, int milliseconds);
 
+/* Skip the check where no thread can be made. The second has one for each of `count` items, of which each has `size` bytes,
+ * and waits for all. */
+void check_start_thread(pthread_t *thread, void *(*function)(void *), void *argument);
+#define CHECK_THREADS 16
+void check_run_threads(void *(*function)(void *), void *items, size_t size, int count);
+
 /* Runs `function` in a thread; true if it returned within the time. The thread is left behind otherwise. */
 bool check_returns_within(int milliseconds, void (*function)(void *argument), void *argument);
 
 /* Waits for the end of a process made by fork(), whose report counts. Fails the check if it doesn't end within the time (0:
  * the runner's limit), crashes, or ends with another status than `wanted`: "WHAT crashed: Aborted". */
 void check_await_child(pid_t child, int seconds, int wanted, const char *what);
+
+/* ------------------------------------------------------------------------------------------------------------- tours */
+
+/* Calls each slot that the table has on each device, with valid arguments, and gives everything back. Copied bytes must
+ * be right. */
+void check_slot_tour(check_context *c);
+/* Calls one slot of a device, with what it needs alone, and gives that back. Returns a name for it; "": the table lacks the
+ * slot; NULL: `which`, from 0 on, is beyond them. */
+const char *check_use_alone(check_context *c, int32_t dev, int which);
+/* check_open(), check_slot_tour(), check_close(). */
+void check_whole_slot_tour(check_context *c);
 
 /* ------------------------------------------------------------------------------------------------------------- counts */
 

@@ -5,54 +5,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
-#include "slot_tour.h"
 
 #define SIZE 50001
-
-typedef struct visit {
-    const unsigned char *bytes; /* what earlier work writes */
-    uint64_t seed;
-    size_t right; /* bytes that were right when the function ran */
-    atomic_int calls;
-    pthread_t thread;
-    int pause; /* milliseconds that it takes */
-} visit;
-
-static void
-look(void *argument)
-{
-    visit *const v = argument;
-    v->right = v->bytes != NULL ? check_pattern_difference(v->bytes, SIZE, v->seed) : SIZE;
-    v->thread = pthread_self();
-    if (v->pause > 0)
-        check_sleep(v->pause);
-    (void)atomic_fetch_add(&v->calls, 1);
-}
 
 static void
 runs_once_behind_earlier_work(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
-        char *const memory = check_alloc(c, dev, SIZE);
-        openreg_driver_stream const streams[] = {NULL, check_stream(c, dev)};
-        for (int i = 0; i < 4; ++i) {
-            visit v = {.bytes = to, .seed = (uint64_t)i + 1};
-            check_pattern(from, SIZE, v.seed);
-            memset(to, 0, SIZE);
-            check_ballast(c, dev, streams[i % 2], 10);
-            MUST(c, copy, c->instance, dev, streams[i % 2], memory, dev, from, -1, SIZE);
-            MUST(c, copy, c->instance, dev, streams[i % 2], to, -1, memory, dev, SIZE);
-            MUST(c, host_func, c->instance, dev, streams[i % 2], look, &v);
-            MUST(c, device_sync, c->instance, dev);
-            REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by device_sync()", atomic_load(&v.calls));
-            REQUIRE(v.right == SIZE,
-                    "a host function ran before a copy in front of it had ended: byte %zu was not there", v.right);
-            check_sleep(2);
-            REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times", atomic_load(&v.calls));
-        }
+    unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
+    char *const memory = check_alloc(c, c->dev, SIZE);
+    openreg_driver_stream const streams[] = {NULL, check_stream(c, c->dev)};
+    for (int i = 0; i < 4; ++i) {
+        check_visit v = {.bytes = to, .size = SIZE, .seed = (uint64_t)i + 1};
+        check_pattern(from, SIZE, v.seed);
+        memset(to, 0, SIZE);
+        check_ballast(c, c->dev, streams[i % 2], 10);
+        MUST(c, copy, c->instance, c->dev, streams[i % 2], memory, c->dev, from, -1, SIZE);
+        MUST(c, copy, c->instance, c->dev, streams[i % 2], to, -1, memory, c->dev, SIZE);
+        MUST(c, host_func, c->instance, c->dev, streams[i % 2], check_look, &v);
+        MUST(c, device_sync, c->instance, c->dev);
+        REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by device_sync()", atomic_load(&v.calls));
+        REQUIRE(v.right == SIZE, "a host function ran before a copy in front of it had ended: byte %zu was not there",
+                v.right);
+        check_sleep(2);
+        REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times", atomic_load(&v.calls));
     }
 }
 
@@ -60,23 +36,18 @@ runs_once_behind_earlier_work(check_context *c)
 static void
 later_work_waits(check_context *c)
 {
-    unsigned char *const host = check_host_alloc(c, SIZE, true);
     openreg_driver_stream const stream = check_stream(c, 0);
     char *const from = check_alloc(c, 0, SIZE), *const to = check_alloc(c, 0, SIZE);
-    check_pattern(host, SIZE, 1);
-    check_write(c, 0, from, host, SIZE);
-    memset(host, 0, SIZE);
-    check_write(c, 0, to, host, SIZE);
+    check_write_pattern(c, 0, from, SIZE, 1);
+    check_write_pattern(c, 0, to, SIZE, 2);
     check_gate *const gate = check_gate_close(c, 0, stream);
     MUST(c, copy, c->instance, 0, stream, to, 0, from, 0, SIZE);
     check_gate_await_reached(gate);
     check_sleep(20);
-    check_read(c, 0, host, to, SIZE);
-    check_is_value(host, SIZE, 0, "the target of a copy behind a host function that runs");
+    check_holds_pattern(c, 0, to, SIZE, 2, "the target of a copy behind a host function that runs");
     check_gate_open(gate);
     check_sync(c, 0, stream);
-    check_read(c, 0, host, to, SIZE);
-    check_is_pattern(host, SIZE, 1, "the target of a copy behind a host function");
+    check_holds_pattern(c, 0, to, SIZE, 1, "the target of a copy behind a host function");
 }
 
 static void
@@ -87,9 +58,9 @@ waits_cover_it(check_context *c)
     if (c->table.event_create != NULL)
         event = check_event(c, 0, 0);
     for (int i = 0; i < 6; ++i) {
-        visit v = {.bytes = NULL, .pause = 15};
+        check_visit v = {.bytes = NULL, .pause = 15};
         openreg_driver_stream const stream = streams[i % 2];
-        MUST(c, host_func, c->instance, 0, stream, look, &v);
+        MUST(c, host_func, c->instance, 0, stream, check_look, &v);
         const char *what = "device_sync()";
         if (i / 2 == 1 && event != NULL) {
             what = "event_sync() of an event recorded behind it";
@@ -109,8 +80,8 @@ waits_cover_it(check_context *c)
 static void
 runs_on_another_thread(check_context *c)
 {
-    visit v = {.bytes = NULL};
-    MUST(c, host_func, c->instance, 0, NULL, look, &v);
+    check_visit v = {.bytes = NULL};
+    MUST(c, host_func, c->instance, 0, NULL, check_look, &v);
     MUST(c, device_sync, c->instance, 0);
     REQUIRE(atomic_load(&v.calls) == 1 && !pthread_equal(v.thread, pthread_self()),
             "a host function ran on the thread that queued it, or waited for it");
@@ -141,8 +112,7 @@ static void
 holds_no_lock(check_context *c)
 {
     openreg_driver_stream const stream = check_stream(c, 0);
-    if (stream == NULL)
-        check_skip("the table has no stream_create");
+    check_skip_if(stream == NULL, "the table has no stream_create");
     check_gate *const gate = check_gate_close(c, 0, stream);
     check_gate_await_reached(gate);
     REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, work_out, c),
@@ -152,7 +122,7 @@ holds_no_lock(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"host_func.once", "host_func", 0, "host_func(): it runs once, when the work queued before has ended.",
+    {"host_func.once", "host_func", CHECK_EACH, "host_func(): it runs once, when the work queued before has ended.",
      "Behind copies in both directions, and by itself: nobody has to ask.", runs_once_behind_earlier_work},
     {"host_func.order", "stream_create host_func", CHECK_GATE, "Work queued later waits until the function returns.",
      "The function is a part of the queue; a callback of the vendor's may be none.", later_work_waits},

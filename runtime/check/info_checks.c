@@ -3,9 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
-#include "slot_tour.h"
 
 /* A device without max_allocation allocates that many free bytes, or nothing of that size in pieces either. */
 static void
@@ -30,32 +28,28 @@ all_can_be_allocated(check_context *c, int32_t dev, uint64_t all)
 static void
 fields_are_sound(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const openreg_device_info info = check_info(c, dev);
-        const uint64_t alignment = info.min_alignment;
-        REQUIRE((alignment & (alignment - 1)) == 0, "min_alignment of device %d is %llu, no power of two", dev,
-                (unsigned long long)alignment);
-        REQUIRE(info.max_allocation <= info.total_bytes || info.total_bytes == 0,
-                "max_allocation of device %d is %llu, more than its total_bytes", dev,
-                (unsigned long long)info.max_allocation);
-        REQUIRE(info.priority_high <= info.priority_low,
-                "priority_high of device %d, the most urgent, is %d, greater than priority_low, %d", dev,
-                info.priority_high, info.priority_low);
-        REQUIRE(memchr(info.name, '\0', sizeof info.name) != NULL, "the name of device %d has no end", dev);
-        REQUIRE(info.name[0] != '\0', "device %d has an empty name", dev);
-        REQUIRE(info.multi_processor_count >= 0 && info.capability_major >= 0 && info.capability_minor >= 0,
-                "device %d has a negative number of processors or a negative capability", dev);
-        uint64_t unused = 0, total = 0;
-        if (info.max_allocation <= check_host_available() / 4 && c->table.mem_info != NULL)
-            MUST(c, mem_info, c->instance, dev, &unused, &total);
-        if (info.max_allocation == 0) {
-            const uint64_t host = check_host_available() / 4;
-            all_can_be_allocated(c, dev, unused / 2 < host ? unused / 2 : host);
-        } else if (unused / 2 >= info.max_allocation) { /* small enough to try */
-            char *const memory = check_alloc(c, dev, info.max_allocation);
-            check_write(c, dev, memory + info.max_allocation - 1, "1", 1);
-            check_free(c, dev, memory);
-        }
+    const openreg_device_info info = check_info(c, c->dev);
+    const uint64_t alignment = info.min_alignment;
+    REQUIRE((alignment & (alignment - 1)) == 0, "min_alignment of device %d is %llu, no power of two", c->dev,
+            (unsigned long long)alignment);
+    REQUIRE(info.max_allocation <= info.total_bytes || info.total_bytes == 0,
+            "max_allocation of device %d is %llu, more than its total_bytes", c->dev,
+            (unsigned long long)info.max_allocation);
+    REQUIRE(info.priority_high <= info.priority_low,
+            "priority_high of device %d, the most urgent, is %d, greater than priority_low, %d", c->dev,
+            info.priority_high, info.priority_low);
+    REQUIRE(memchr(info.name, '\0', sizeof info.name) != NULL, "the name of device %d has no end", c->dev);
+    REQUIRE(info.name[0] != '\0', "device %d has an empty name", c->dev);
+    REQUIRE(info.multi_processor_count >= 0 && info.capability_major >= 0 && info.capability_minor >= 0,
+            "device %d has a negative number of processors or a negative capability", c->dev);
+    const uint64_t unused = info.max_allocation <= check_host_available() / 4 ? check_free_memory(c, c->dev) : 0;
+    if (info.max_allocation == 0) {
+        const uint64_t host = check_host_available() / 4;
+        all_can_be_allocated(c, c->dev, unused / 2 < host ? unused / 2 : host);
+    } else if (unused / 2 >= info.max_allocation) { /* small enough to try */
+        char *const memory = check_alloc(c, c->dev, info.max_allocation);
+        check_write(c, c->dev, memory + info.max_allocation - 1, "1", 1);
+        check_free(c, c->dev, memory);
     }
 }
 
@@ -95,33 +89,27 @@ devices_differ(check_context *c)
 static void
 info_is_constant(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const openreg_device_info before = check_info(c, dev);
-        check_slot_tour(c);
-        const openreg_device_info after = check_info(c, dev);
-        REQUIRE(memcmp(&before, &after, sizeof before) == 0, "what device_info() says of device %d has changed", dev);
-    }
+    const openreg_device_info before = check_info(c, c->dev);
+    check_slot_tour(c);
+    const openreg_device_info after = check_info(c, c->dev);
+    REQUIRE(memcmp(&before, &after, sizeof before) == 0, "what device_info() says of device %d has changed", c->dev);
 }
-
-/* ----------------------------------------------------------------------------------------------------------- mem_info */
 
 static void
 free_is_below_total(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        uint64_t unused = 0, total = 0, again = 0, same = 0;
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
-        REQUIRE(total > 0, "mem_info() said that device %d has no memory", dev);
-        REQUIRE(unused <= total, "mem_info() said that %llu of %llu bytes of device %d are free",
-                (unsigned long long)unused, (unsigned long long)total, dev);
-        void *const memory = check_alloc(c, dev, check_within(c, dev, total / 64 + 1));
-        MUST(c, mem_info, c->instance, dev, &again, &same);
-        REQUIRE(same == total, "the total bytes of device %d were %llu, and with memory in use %llu", dev,
-                (unsigned long long)total, (unsigned long long)same);
-        REQUIRE(again <= same, "mem_info() said that %llu of %llu bytes of device %d are free",
-                (unsigned long long)again, (unsigned long long)same, dev);
-        check_free(c, dev, memory);
-    }
+    uint64_t unused = 0, total = 0, again = 0, same = 0;
+    MUST(c, mem_info, c->instance, c->dev, &unused, &total);
+    REQUIRE(total > 0, "mem_info() said that device %d has no memory", c->dev);
+    REQUIRE(unused <= total, "mem_info() said that %llu of %llu bytes of device %d are free",
+            (unsigned long long)unused, (unsigned long long)total, c->dev);
+    void *const memory = check_alloc(c, c->dev, check_within(c, c->dev, total / 64 + 1));
+    MUST(c, mem_info, c->instance, c->dev, &again, &same);
+    REQUIRE(same == total, "the total bytes of device %d were %llu, and with memory in use %llu", c->dev,
+            (unsigned long long)total, (unsigned long long)same);
+    REQUIRE(again <= same, "mem_info() said that %llu of %llu bytes of device %d are free", (unsigned long long)again,
+            (unsigned long long)same, c->dev);
+    check_free(c, c->dev, memory);
 }
 
 /* Of the device that is allocated on, or of the other one, which stays as it is. Other processes may use the devices too: one
@@ -132,15 +120,15 @@ free_follows_use(check_context *c)
     const bool is_other = strcmp(c->check->name, "info.memory_devices") == 0;
     for (int32_t dev = 0; dev < (is_other ? 2 : c->devices); ++dev) {
         const int32_t watched = is_other ? 1 - dev : dev;
-        uint64_t before = 0, during = 0, after = 0, total = 0, size = 0;
+        uint64_t before = 0, during = 0, after = 0, size = 0;
         bool is_seen = false;
         for (int i = 0; i < 5 && !is_seen; ++i) {
-            MUST(c, mem_info, c->instance, watched, &before, &total);
+            before = check_free_memory(c, watched);
             size = check_within(c, dev, before / 8);
             void *const memory = check_alloc(c, dev, size);
-            MUST(c, mem_info, c->instance, watched, &during, &total);
+            during = check_free_memory(c, watched);
             check_free(c, dev, memory);
-            MUST(c, mem_info, c->instance, watched, &after, &total);
+            after = check_free_memory(c, watched);
             is_seen = is_other ? during + size / 2 > before
                                : before >= during + size - size / 4 && after >= during + size - size / 4;
         }
@@ -155,30 +143,21 @@ free_follows_use(check_context *c)
 static void
 totals_agree(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const openreg_device_info info = check_info(c, dev);
-        uint64_t unused, total;
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
-        REQUIRE(info.total_bytes == 0 || info.total_bytes == total,
-                "device %d has %llu bytes for device_info() and %llu for mem_info()", dev,
-                (unsigned long long)info.total_bytes, (unsigned long long)total);
-    }
+    const uint64_t one = check_info(c, c->dev).total_bytes, other = check_total_memory(c, c->dev);
+    REQUIRE(one == 0 || one == other, "device %d has %llu bytes for device_info() and %llu for mem_info()", c->dev,
+            (unsigned long long)one, (unsigned long long)other);
 }
-
-/* ------------------------------------------------------------------------------------------------- active, bind, native */
 
 static void
 active_with_memory(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        int32_t active = -7;
-        MUST(c, device_active, c->instance, dev, &active);
-        REQUIRE(active == 0 || active == 1, "device_active() said %d", active);
-        void *const memory = check_alloc(c, dev, 4096);
-        MUST(c, device_active, c->instance, dev, &active);
-        REQUIRE(active == 1, "device %d has memory, and device_active() said %d", dev, active);
-        check_free(c, dev, memory);
-    }
+    int32_t active = -7;
+    MUST(c, device_active, c->instance, c->dev, &active);
+    REQUIRE(active == 0 || active == 1, "device_active() said %d", active);
+    void *const memory = check_alloc(c, c->dev, 4096);
+    MUST(c, device_active, c->instance, c->dev, &active);
+    REQUIRE(active == 1, "device %d has memory, and device_active() said %d", c->dev, active);
+    check_free(c, c->dev, memory);
 }
 
 static void
@@ -205,22 +184,15 @@ asking_makes_no_context(check_context *c)
 static void
 binding_changes_nothing(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        MUST(c, device_bind, c->instance, dev);
-        for (int32_t other = 0; other < c->devices; ++other) {
-            uint64_t before = 0, after = 0, total = 0;
-            if (c->table.mem_info != NULL)
-                MUST(c, mem_info, c->instance, other, &before, &total);
-            void *const memory = check_alloc(c, other, check_within(c, other, before / 8 + 1));
-            if (c->table.mem_info != NULL) {
-                MUST(c, mem_info, c->instance, other, &after, &total);
-                REQUIRE(after < before, "with device %d bound, memory of device %d did not come from that device", dev,
-                        other);
-            }
-            check_free(c, other, memory);
-        }
-        check_slot_tour(c);
+    MUST(c, device_bind, c->instance, c->dev);
+    for (int32_t other = 0; other < c->devices; ++other) {
+        const uint64_t before = check_free_memory(c, other);
+        void *const memory = check_alloc(c, other, check_within(c, other, before / 8 + 1));
+        REQUIRE(c->table.mem_info == NULL || check_free_memory(c, other) < before,
+                "with device %d bound, memory of device %d did not come from that device", c->dev, other);
+        check_free(c, other, memory);
     }
+    check_slot_tour(c);
 }
 
 static void
@@ -252,7 +224,7 @@ unknown_extensions_are_null(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"info.fields", "device_info", 0,
+    {"info.fields", "device_info", CHECK_EACH,
      "device_info(): min_alignment is 0 or a power of two, priority_high numerically least, the name NUL-terminated; "
      "max_allocation can be allocated; 0: there is no such limit.",
      "Lesser numbers are more urgent, as in CUDA. max_allocation is the vendor's largest buffer.", fields_are_sound},
@@ -260,21 +232,24 @@ static const check_case cases[] = {
      "Fill a structure of your own and copy the smaller of both sizes; struct_size stays.", structure_keeps_its_size},
     {"info.devices", "device_info", CHECK_TWO_DEVICES, "A UUID names one device; all zero if unknown.",
      "A slot that looks at device 0, or at the vendor's current one, in place of its argument.", devices_differ},
-    {"info.constant", "device_info", 0, "What a device is does not change between open() and close().",
+    {"info.constant", "device_info", CHECK_EACH, "What a device is does not change between open() and close().",
      "Clear what the driver does not know, rather than leave what was in memory.", info_is_constant},
-    {"info.memory", "mem_info", 0, "mem_info(): free and total bytes of the device, in this order; free <= total.",
+    {"info.memory", "mem_info", CHECK_EACH,
+     "mem_info(): free and total bytes of the device, in this order; free <= total.",
      "Compare the order of the arguments.", free_is_below_total},
     {"info.memory_use", "mem_info", 0, "The free bytes fall when memory is allocated and rise when it is freed.",
      "Ask the device, or keep a sum of what mem_alloc() has given out.", free_follows_use},
     {"info.memory_devices", "mem_info", CHECK_TWO_DEVICES, "Each slot speaks of the device that it is given.",
      "A slot that looks at device 0, or at the vendor's current one, in place of its argument.", free_follows_use},
-    {"info.totals", "device_info mem_info", 0, "total_bytes and mem_info()'s total are both the memory of the device.",
-     "Units: bytes, not KiB or MiB.", totals_agree},
-    {"info.active", "device_active", 0, "device_active(): 1 if the device has a live context; memory needs one.",
+    {"info.totals", "device_info mem_info", CHECK_EACH,
+     "total_bytes and mem_info()'s total are both the memory of the device.", "Units: bytes, not KiB or MiB.",
+     totals_agree},
+    {"info.active", "device_active", CHECK_EACH,
+     "device_active(): 1 if the device has a live context; memory needs one.",
      "Vendors tell the state of a primary context.", active_with_memory},
     {"info.active_asks", "device_active", 0, "device_active() never makes a context, and reports on one device.",
      "Most calls of a vendor's library make a context; this one must look without.", asking_makes_no_context},
-    {"info.bind", "device_bind", 0,
+    {"info.bind", "device_bind", CHECK_EACH,
      "There is no current device: slots go by their argument, whatever device_bind() has made the vendor's current "
      "one.",
      "Set the vendor's device at the start of a slot, and put it back at the end.", binding_changes_nothing},

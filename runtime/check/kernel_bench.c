@@ -3,6 +3,7 @@
 #include "kernel_bench.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,13 +66,6 @@ check_bench_shape(check_bench *b, int32_t ndim, int64_t most, int64_t *shape)
 }
 
 void
-check_bench_lengthen(check_bench *b, int round)
-{
-    static const int64_t lengths[] = {1025, 257, 65, 33, 9};
-    b->longest = round % 3 == 2 && round < 60 ? lengths[(size_t)round / 3 % (sizeof lengths / sizeof lengths[0])] : 0;
-}
-
-void
 check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind, openreg_dtype dtype)
 {
     check_tensor *const t = &b->places[place];
@@ -118,25 +112,16 @@ check_tensor_count(const check_tensor *t)
 }
 
 unsigned char *
-check_tensor_at(const check_tensor *t, const int64_t *indices)
-{
-    int64_t at = 0;
-    for (int32_t d = 0; d < t->tensor.ndim; ++d)
-        at += indices[d] * t->strides[d];
-    return t->host + ((char *)t->tensor.data - t->memory) + at * (t->tensor.dtype.bits / 8);
-}
-
-unsigned char *
 check_tensor_broadcast_at(const check_tensor *t, const check_tensor *to, int64_t i)
 {
-    int64_t indices[CHECK_DIMS] = {0};
+    int64_t at = 0;
     const int32_t missing = to->tensor.ndim - t->tensor.ndim;
     for (int32_t d = to->tensor.ndim - 1; d >= 0; --d) {
         if (d >= missing && t->shape[d - missing] != 1)
-            indices[d - missing] = i % to->shape[d];
+            at += i % to->shape[d] * t->strides[d - missing];
         i /= to->shape[d];
     }
-    return check_tensor_at(t, indices);
+    return t->host + ((char *)t->tensor.data - t->memory) + at * (t->tensor.dtype.bits / 8);
 }
 
 int64_t
@@ -146,35 +131,6 @@ check_bench_end(check_bench *b, openreg_dtype dtype)
     return check_bench_below(b, 2) == 0 ? most : dtype.code == OPENREG_DTYPE_INT ? -most - 1 : 0;
 }
 
-void
-check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide)
-{
-    check_tensor *const t = &b->places[place];
-    const openreg_dtype dtype = t->tensor.dtype;
-    const size_t size = dtype.bits / 8;
-    memset(t->host, CHECK_UNTOUCHED, t->used);
-    for (size_t at = 0; at + size <= t->used; at += size) {
-        const double small = (double)check_bench_below(b, 9) - 4.5;
-        const int64_t wide = check_is_float(dtype) ? 0 : check_bench_end(b, dtype) / (1 + check_bench_below(b, 5));
-        const int64_t moved = wide - (wide > 0 ? check_bench_below(b, 3) : -check_bench_below(b, 3));
-        check_number_store(t->host + at, dtype, is_positive && small < 0 ? -small : small);
-        if (!check_is_float(dtype) && is_wide && check_bench_below(b, 3) == 0)
-            memcpy(t->host + at, &moved, size);
-        else if (!check_is_float(dtype) && small > -1 && small < 1)
-            check_number_store(t->host + at, dtype, 7);
-    }
-    check_write(b->c, b->dev, t->memory, t->host, t->used);
-}
-
-void
-check_bench_fill_mask(check_bench *b, int place)
-{
-    check_tensor *const t = &b->places[place];
-    for (size_t at = 0; at < t->used; ++at)
-        t->host[at] = (unsigned char)check_bench_below(b, 2);
-    check_write(b->c, b->dev, t->memory, t->host, t->used);
-}
-
 double
 check_bench_special(check_bench *b)
 {
@@ -182,15 +138,37 @@ check_bench_special(check_bench *b)
     return numbers[check_bench_below(b, sizeof numbers / sizeof numbers[0])];
 }
 
+/* One number of those that check_bench_fill() is for. */
+static void
+fill_number(check_bench *b, unsigned char *at, openreg_dtype dtype, bool is_positive, bool is_wide)
+{
+    if (dtype.code == OPENREG_DTYPE_BOOL) {
+        *at = (unsigned char)check_bench_below(b, 2);
+        return;
+    }
+    if (b->is_special && check_is_float(dtype)) {
+        const double number = check_bench_special(b);
+        check_number_store(at, dtype, is_positive ? fabs(number) : number);
+        return;
+    }
+    const double small = (double)check_bench_below(b, 9) - 4.5;
+    const int64_t wide = check_is_float(dtype) ? 0 : check_bench_end(b, dtype) / (1 + check_bench_below(b, 5));
+    const int64_t moved = wide - (wide > 0 ? check_bench_below(b, 3) : -check_bench_below(b, 3));
+    check_number_store(at, dtype, is_positive && small < 0 ? -small : small);
+    if (!check_is_float(dtype) && is_wide && check_bench_below(b, 3) == 0)
+        memcpy(at, &moved, dtype.bits / 8);
+    else if (!check_is_float(dtype) && small > -1 && small < 1)
+        check_number_store(at, dtype, 7);
+}
+
 void
-check_bench_fill_special(check_bench *b, int place, bool is_positive)
+check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide)
 {
     check_tensor *const t = &b->places[place];
     const size_t size = t->tensor.dtype.bits / 8;
-    for (size_t at = 0; at + size <= t->used; at += size) {
-        const double number = check_bench_special(b);
-        check_number_store(t->host + at, t->tensor.dtype, is_positive ? fabs(number) : number);
-    }
+    memset(t->host, CHECK_UNTOUCHED, t->used);
+    for (size_t at = 0; at + size <= t->used; at += size)
+        fill_number(b, t->host + at, t->tensor.dtype, is_positive, is_wide);
     check_write(b->c, b->dev, t->memory, t->host, t->used);
 }
 
@@ -287,51 +265,46 @@ check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole)
     memset(at, CHECK_UNTOUCHED, dtype.bits / 8);
 }
 
-void
-check_bench_expect_nothing_beside(check_bench *b)
+static void __attribute__((format(printf, 2, 3)))
+add_text(check_bench *b, const char *format, ...)
 {
-    const check_tensor *const result = &b->places[CHECK_RESULT];
-    REQUIRE(memcmp(result->host, b->before, result->used) == 0, "%s, %s: it has written beside its result's elements",
-            b->kernel->name, b->text);
-}
-
-static const char *
-show_shape(const check_tensor *t, char *text, size_t size)
-{
-    size_t length = (size_t)snprintf(text, size, "(");
-    for (int32_t d = 0; d < t->tensor.ndim; ++d)
-        length += (size_t)snprintf(text + length, size - length, "%s%lld:%lld", d == 0 ? "" : ", ",
-                                   (long long)t->shape[d], (long long)t->strides[d]);
-    (void)snprintf(text + length, size - length, ")");
-    return text;
+    const size_t length = strlen(b->text);
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(b->text + length, sizeof b->text - length, format, arguments);
+    va_end(arguments);
 }
 
 void
 check_bench_describe(check_bench *b, int count, const char *more)
 {
-    size_t length = (size_t)snprintf(b->text, sizeof b->text, "%s%u size:stride",
-                                     check_is_float(b->dtype)              ? "float"
-                                     : b->dtype.code == OPENREG_DTYPE_UINT ? "uint"
-                                                                           : "int",
-                                     (unsigned)b->dtype.bits);
-    char shape[120];
-    for (int i = 0; i < count && length < sizeof b->text; ++i)
-        length += (size_t)snprintf(b->text + length, sizeof b->text - length, " %s",
-                                   show_shape(&b->places[i], shape, sizeof shape));
-    if (length < sizeof b->text)
-        (void)snprintf(b->text + length, sizeof b->text - length, "%s", more);
+    b->text[0] = '\0';
+    add_text(b, "%s%u size:stride",
+             check_is_float(b->dtype)              ? "float"
+             : b->dtype.code == OPENREG_DTYPE_UINT ? "uint"
+                                                   : "int",
+             (unsigned)b->dtype.bits);
+    for (int i = 0; i < count; ++i) {
+        const check_tensor *const t = &b->places[i];
+        add_text(b, " (");
+        for (int32_t d = 0; d < t->tensor.ndim; ++d)
+            add_text(b, "%s%lld:%lld", d == 0 ? "" : ", ", (long long)t->shape[d], (long long)t->strides[d]);
+        add_text(b, ")");
+    }
+    add_text(b, "%s", more);
 }
 
-void
-check_bench_names(const char *text, char *buffer, const char **names)
+const char *const *
+check_bench_names(check_bench *b, const char *text)
 {
     int count = 0;
-    strcpy(buffer, text);
-    for (char *name = buffer; name != NULL;) { /* not strtok(): several threads at once */
-        names[count++] = name;
+    strcpy(b->names_text, text);
+    for (char *name = b->names_text; name != NULL;) { /* not strtok(): several threads at once */
+        b->names[count++] = name;
         if ((name = strchr(name, ' ')) != NULL)
             *name++ = '\0';
     }
+    return b->names;
 }
 
 const openreg_kernel *
@@ -352,6 +325,5 @@ check_bench_require_served(check_bench *b)
 void
 check_bench_skip_untried(int calls)
 {
-    if (calls == 0)
-        check_skip("the reference has none of the driver's kernels");
+    check_skip_if(calls == 0, "the reference has none of the driver's kernels");
 }

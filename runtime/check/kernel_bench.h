@@ -37,7 +37,9 @@ typedef struct check_bench {
     int64_t longest;              /* of one dimension of the next shape; 0: none */
     bool is_special;              /* kernels may take numbers below the normal ones for 0 */
     int served, refused;
-    int served_before;      /* of the kernels before this one */
+    int served_before;   /* of the kernels before this one */
+    char names_text[64]; /* of check_bench_names() */
+    const char *names[CHECK_VALUES];
     char *lent[CHECK_LENT]; /* scratch memory of the last call */
     int lent_count;
 } check_bench;
@@ -46,6 +48,7 @@ typedef enum stride_kind { CONTIGUOUS, PERMUTED, GAPPED, EXPANDED } stride_kind;
 
 /* float32, int64, float64, int32 */
 extern const openreg_dtype check_dtypes[CHECK_DTYPES];
+#define CHECK_INT64 check_dtypes[1]
 bool check_is_float(openreg_dtype dtype);
 
 /* The driver's table, and an entry of it. */
@@ -58,8 +61,6 @@ void check_bench_set_up(check_bench *b, check_context *c, int32_t dev);
 int64_t check_bench_below(check_bench *b, int64_t limit); /* uniform */
 /* Random sizes up to `most`, and one of b->longest, which is then 0; returns the number of elements. */
 int64_t check_bench_shape(check_bench *b, int32_t ndim, int64_t most, int64_t *shape);
-/* Sets b->longest for some of the rounds of a check: sizes beyond a vector, a subgroup and one or several work groups. */
-void check_bench_lengthen(check_bench *b, int round);
 /* Lays a tensor of that shape into a place. EXPANDED: some dimensions have one element in memory. A tensor that a place has
  * no room for otherwise is contiguous. */
 void check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, stride_kind kind,
@@ -67,14 +68,11 @@ void check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *sha
 /* The least or the greatest number of an integer type of less than 64 bits, or of int64. */
 int64_t check_bench_end(check_bench *b, openreg_dtype dtype);
 /* Numbers that every type has exactly, none of them 0; with `is_wide` integers are at times near the ends of their type, or
- * 0. */
+ * 0. In a mask 0 and 1; with b->is_special NaN, infinities, zeros, subnormal and ordinary numbers. */
 void check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide);
-/* NaN, infinities, zeros, subnormal and ordinary numbers. For floating-point types. */
-void check_bench_fill_special(check_bench *b, int place, bool is_positive);
 double check_bench_special(check_bench *b);
-void check_bench_fill_mask(check_bench *b, int place); /* 0 and 1 */
-/* Splits "a b c"; the buffer holds the names. */
-void check_bench_names(const char *text, char *buffer, const char **names);
+/* Splits "a b c". The bench holds the names. */
+const char *const *check_bench_names(check_bench *b, const char *text);
 /* The text of messages: type, the first `count` places, and more. */
 void check_bench_describe(check_bench *b, int count, const char *more);
 /* Runs the kernel into the result's place, of which the host then has the bytes. False if it refuses. */
@@ -85,14 +83,12 @@ openreg_status check_bench_queue(check_bench *b, const openreg_value *arguments,
 void check_bench_take_back(check_bench *b);
 /* Compares element i of the result, and takes it out of what is compared with the bytes before. */
 void check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole);
-void check_bench_expect_nothing_beside(check_bench *b);
 /* Fails where the kernel, since it was set, has refused every call. The next one is counted from here. */
 void check_bench_require_served(check_bench *b);
 /* Ends the check as skipped where no call was made. */
 void check_bench_skip_untried(int calls);
 
 int64_t check_tensor_count(const check_tensor *t);
-unsigned char *check_tensor_at(const check_tensor *t, const int64_t *indices);
 /* Of element i of a shape to which the tensor is broadcast. */
 unsigned char *check_tensor_broadcast_at(const check_tensor *t, const check_tensor *to, int64_t i);
 

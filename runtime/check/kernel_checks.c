@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* kernel_checks.c: the extension openreg.kernels, against a reference in C (layer_bench.h). */
+/* kernel_checks.c: the extension openreg.kernels, against a reference in C (layer_bench.h); kernels that are called again
+ * and again, which leaves nothing behind, and in several threads and on several streams at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,56 +40,10 @@ table_is_sound(check_context *c)
 
 static check_layer layer;
 
-/* Whether the reference has results of the operator in that type: of elements and products. */
-static bool
-has_results(const char *name, openreg_dtype dtype)
-{
-    const check_elementwise *const op = check_elementwise_find(name);
-    return op == NULL ? check_product_find(name) != NULL : check_is_float(dtype) ? !op->is_whole : !op->is_real;
-}
-
-/* Builds some calls of each kernel in each type. `call` makes the one that was built, and returns whether the kernel has
- * served it. */
-static void
-call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(void), const char *what)
-{
-    const openreg_kernels *const kernels = check_kernels(c);
-    int served = 0, known = 0;
-    check_layer_set_up(&layer, c, dev);
-    layer.layout = layout;
-    for (uint64_t i = 0; i < kernels->count; ++i)
-        for (int k = 0; k < CHECK_DTYPES * rounds; ++k) {
-            const openreg_kernel *const kernel = check_kernel_at(kernels, i);
-            const openreg_dtype dtype = check_dtypes[k % CHECK_DTYPES];
-            if (!has_results(kernel->name, dtype))
-                continue;
-            ++known;
-            if (check_layer_begin(&layer, kernel, dtype, check_layer_find(kernel->name)))
-                served += call();
-        }
-    check_bench_skip_untried(known);
-    if (served == 0)
-        check_skip("the driver's kernels refuse every call %s", what);
-}
-
 static bool
 call_as_built(void)
 {
     return check_layer_call(&layer);
-}
-
-static void
-values_are_right(check_context *c)
-{
-    const int32_t last = c->devices - 1;
-    for (int32_t dev = 0; dev <= last; dev = dev < 3 ? dev + 1 : dev < last ? last : last + 1)
-        call_all(c, dev, CHECK_CONTIGUOUS, dev == last ? 4 : 1, call_as_built, "with contiguous tensors");
-}
-
-static void
-strides_are_respected(check_context *c)
-{
-    call_all(c, c->devices - 1, CHECK_STRIDED, 8, call_as_built, "with strides");
 }
 
 /* The result is the memory of one of the arguments. */
@@ -106,12 +61,6 @@ call_in_place(void)
     layer.tensors = layer.inputs;
     (void)strncat(layer.b.text, ", in place", sizeof layer.b.text - strlen(layer.b.text) - 1);
     return check_layer_call(&layer);
-}
-
-static void
-aliases_are_allowed(check_context *c)
-{
-    call_all(c, c->devices - 1, CHECK_MIXED, 4, call_in_place, "in place");
 }
 
 /* The first argument is wrong until a copy that comes late on the stream of the call. */
@@ -134,10 +83,235 @@ call_behind_copy(void)
     return is_served;
 }
 
+/* Builds some calls of each kernel in each type. `call` makes the one that was built, and returns whether the kernel has
+ * served it. */
 static void
-streams_are_respected(check_context *c)
+call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(void), const char *what)
 {
-    call_all(c, c->devices - 1, CHECK_CONTIGUOUS, 1, call_behind_copy, "behind a copy on their stream");
+    const openreg_kernels *const kernels = check_kernels(c);
+    int served = 0, known = 0;
+    check_layer_set_up(&layer, c, dev);
+    layer.layout = layout;
+    for (uint64_t i = 0; i < kernels->count; ++i)
+        for (int k = 0; k < CHECK_DTYPES * rounds; ++k) {
+            const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+            const openreg_dtype dtype = check_dtypes[k % CHECK_DTYPES];
+            const check_elementwise *const op = check_elementwise_find(kernel->name);
+            if (op == NULL ? check_product_find(kernel->name) == NULL
+                           : (check_is_float(dtype) ? op->is_whole : op->is_real))
+                continue; /* the reference has no results of that type */
+            ++known;
+            if (check_layer_begin(&layer, kernel, dtype))
+                served += call();
+        }
+    check_bench_skip_untried(known);
+    check_skip_if(served == 0, "the driver's kernels refuse every call %s", what);
+}
+
+/* How many calls are built of each kernel in each type, and how they are made. */
+static const struct {
+    const char *check;
+    int layout, rounds;
+    bool (*call)(void);
+    const char *what;
+} ways[] = {{"kernel.values", CHECK_CONTIGUOUS, 4, call_as_built, "with contiguous tensors"},
+            {"kernel.strides", CHECK_STRIDED, 8, call_as_built, "with strides"},
+            {"kernel.in_place", CHECK_MIXED, 4, call_in_place, "in place"},
+            {"kernel.stream", CHECK_CONTIGUOUS, 1, call_behind_copy, "behind a copy on their stream"}};
+
+/* On the last device; the values also on the first ones, with fewer calls. */
+static void
+calls_are_right(check_context *c)
+{
+    const int32_t last = c->devices - 1;
+    size_t i = 0;
+    while (strcmp(ways[i].check, c->check->name) != 0)
+        ++i;
+    for (int32_t dev = 0; i == 0 && dev < last && dev <= 3; ++dev)
+        call_all(c, dev, ways[0].layout, 1, ways[0].call, ways[0].what);
+    call_all(c, last, ways[i].layout, ways[i].rounds, ways[i].call, ways[i].what);
+}
+
+/* ------------------------------------------------------------------------------------------------------ calls repeated */
+
+static void
+once(check_context *c, int i)
+{
+    (void)check_layer_repeat(&layer);
+    if (i % 16 == 0)
+        check_sync(c, layer.b.dev, NULL);
+}
+
+/* Of one round below: a driver that compiles its kernels at each open() would take minutes for a slope. */
+#define ANEW_SECONDS 0.25
+
+/* What a kernel keeps from its first call on goes with the instance. The same calls in each round. */
+static void
+all_anew(check_context *c, int i)
+{
+    (void)i;
+    check_layer_take_down(&layer);
+    check_close(c);
+    check_open(c);
+    const openreg_kernels *const kernels = check_kernels(c);
+    check_layer_set_up(&layer, c, c->devices - 1);
+    c->random = 1;
+    for (uint64_t k = 0; k < kernels->count; ++k) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, k);
+        for (int n = 0; n < 3; ++n) /* of types and sizes, of which it serves some */
+            if (check_layer_begin(&layer, kernel, check_dtypes[n % 2])) {
+                check_layer_write(&layer);
+                (void)check_layer_repeat(&layer);
+                check_sync(c, layer.b.dev, NULL);
+            }
+    }
+}
+
+/* One call each that the kernel serves, again and again. */
+static void
+kernels_leave_nothing(check_context *c)
+{
+    const openreg_kernels *const kernels = check_kernels(c);
+    char what[100];
+    int counted = 0;
+    check_layer_set_up(&layer, c, c->devices - 1);
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+        bool is_served = false;
+        for (int k = 0; k < 24 && !is_served; ++k) /* of types and sizes that it takes */
+            if (check_layer_begin(&layer, kernel, check_dtypes[k % CHECK_DTYPES])) {
+                check_layer_write(&layer);
+                is_served = check_layer_repeat(&layer) == OPENREG_OK;
+            }
+        if (!is_served)
+            continue;
+        (void)snprintf(what, sizeof what, "a call of %s", kernel->name);
+        check_slope(c, 120, 12, once, what);
+        check_sync(c, layer.b.dev, NULL);
+        ++counted;
+    }
+    check_bench_skip_untried(counted);
+    const double begin = check_now();
+    all_anew(c, 0);
+    if (check_now() - begin < ANEW_SECONDS)
+        check_slope(c, 60, 48, all_anew, "close(), open() and a call of each kernel");
+}
+
+/* --------------------------------------------------------------------------------------------------------------- threads */
+
+#define THREADS 4
+
+typedef struct caller {
+    check_context c; /* with random numbers of its own */
+    uint64_t first;  /* the kernel that all begin with */
+    int made;
+} caller;
+
+static void *
+call_in_thread(void *argument)
+{
+    caller *const self = argument;
+    check_layer *const l = malloc(sizeof *l);
+    const openreg_kernels *const kernels = check_kernels(&self->c);
+    const double end = check_now() + 0.5 + self->c.target->seconds;
+    check_layer_set_up(l, &self->c, self->c.devices - 1);
+    for (uint64_t i = 0; i < 4 || (i < 100 * kernels->count && check_now() < end); ++i) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, (self->first + i) % kernels->count);
+        for (int again = 0; again < 4; ++again)
+            if (check_layer_begin(l, kernel, check_dtypes[0]))
+                self->made += check_layer_call(l);
+    }
+    return NULL;
+}
+
+static void
+threads_call_at_once(check_context *c)
+{
+    static caller callers[THREADS];
+    const uint64_t first = check_random(c) >> 32;
+    int made = 0;
+    check_skip_if(check_kernels(c)->count == 0, "the driver has no kernels");
+    for (int i = 0; i < THREADS; ++i) {
+        callers[i].c = *c;
+        callers[i].c.random = check_random(c);
+        callers[i].first = first;
+    }
+    check_run_threads(call_in_thread, callers, sizeof callers[0], THREADS);
+    for (int i = 0; i < THREADS; ++i)
+        made += callers[i].made;
+    check_bench_skip_untried(made);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- streams */
+
+/* Two calls of each kernel at once, each on a stream of its own. */
+static void
+streams_call_at_once(check_context *c)
+{
+    static check_layer both[2];
+    const openreg_kernels *const kernels = check_kernels(c);
+    int made = 0;
+    for (int i = 0; i < 2; ++i) {
+        check_layer_set_up(&both[i], c, c->devices - 1);
+        both[i].b.stream = check_stream(c, c->devices - 1);
+    }
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+        for (int round = 0; round < 4; ++round) {
+            openreg_status statuses[2];
+            if (!check_layer_begin(&both[0], kernel, check_dtypes[0]) ||
+                !check_layer_begin(&both[1], kernel, check_dtypes[0]))
+                continue;
+            for (int k = 0; k < 2; ++k)
+                check_layer_write(&both[k]);
+            for (int k = 0; k < 2; ++k)
+                statuses[k] = check_layer_repeat(&both[k]);
+            for (int k = 0; k < 2; ++k)
+                made += check_layer_end(&both[k], statuses[k]);
+        }
+    }
+    check_bench_skip_untried(made);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- refusals */
+
+/* What only moves elements may take any of their size. */
+static bool
+moves_alone(const char *name)
+{
+    static const char *const all[] = {"aten::where", "aten::masked_fill", "aten::embedding", "aten::cat",
+                                      "aten::stack", "aten::copy_",       "aten::fill_",     "aten::zero_",
+                                      "aten::tril",  "aten::triu"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        if (strncmp(name, all[i], strlen(all[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Every tensor that has the call's type has one that nobody can know. */
+static void
+unknown_types_are_refused(check_context *c)
+{
+    const openreg_kernels *const kernels = check_kernels(c);
+    int tried = 0;
+    check_layer_set_up(&layer, c, c->devices - 1);
+    for (uint64_t i = 0; i < kernels->count; ++i) {
+        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+        for (int round = 0; !moves_alone(kernel->name) && round < 4; ++round) {
+            if (!check_layer_begin(&layer, kernel, check_dtypes[round % 2 * 2]))
+                continue;
+            for (int t = 0; t < layer.tensors; ++t)
+                if (memcmp(&layer.b.places[t].tensor.dtype, &layer.dtype, sizeof layer.dtype) == 0)
+                    layer.b.places[t].tensor.dtype.code = 99;
+            check_layer_write(&layer);
+            const openreg_status status = check_layer_repeat(&layer);
+            REQUIRE(status != OPENREG_OK, "%s took tensors of the unknown type with code 99: %s", kernel->name,
+                    layer.b.text);
+            (void)check_layer_end(&layer, status);
+            ++tried;
+        }
+    }
+    check_bench_skip_untried(tried);
 }
 
 static const check_case cases[] = {
@@ -147,15 +321,34 @@ static const check_case cases[] = {
      "kernel_size is sizeof(openreg_kernel), the distance of two entries.", table_is_sound},
     {"kernel.values", "extension", CHECK_KERNELS, "kernels.h: a kernel computes what the operator of its name does.",
      "Compared with a reference in C: floating point to 1e-5 (float64: 1e-12) of the value, integers exactly.",
-     values_are_right},
+     calls_are_right},
     {"kernel.strides", "extension", CHECK_KERNELS,
      "kernels.h: strides count elements, may be 0 (an expanded dimension), and are those of each tensor.",
      "Refuse layouts that the kernel does not know: OPENREG_E_UNSUPPORTED before anything is written.",
-     strides_are_respected},
+     calls_are_right},
     {"kernel.in_place", "extension", CHECK_KERNELS,
      "kernels.h: with OPENREG_KERNEL_ELEMENTWISE an argument may be the memory of a result, at the same elements.",
-     "Leave the flag out if the kernel reads an element after it wrote another.", aliases_are_allowed},
+     "Leave the flag out if the kernel reads an element after it wrote another.", calls_are_right},
     {"kernel.stream", "extension", CHECK_KERNELS, "kernels.h: a kernel queues its work on the call's stream, in order.",
-     "Also where that is NULL, the default stream.", streams_are_respected},
+     "Also where that is NULL, the default stream.", calls_are_right},
+    {"kernel.refusals", "extension", CHECK_KERNELS,
+     "kernels.h: OPENREG_E_UNSUPPORTED for types that the kernel does not know, with nothing written: of every kernel "
+     "that computes.",
+     "Look at code, bits and lanes of each tensor's type (openreg_has_dtype()), in every kernel, before anything is "
+     "queued.",
+     unknown_types_are_refused},
+    {"kernel.threads", "extension", CHECK_KERNELS | CHECK_LONG,
+     "driver.h: Any slot may be called from any thread, several at once; so may kernels.",
+     "A vendor's kernel object has one set of arguments, a cache of programs one list: a lock, or one for each thread.",
+     threads_call_at_once},
+    {"kernel.streams", "extension stream_create", CHECK_KERNELS | CHECK_LONG,
+     "kernels.h: a kernel queues its work on the call's stream: two of them run the same kernel at once.",
+     "Scratch memory and what else a kernel keeps from call to call is a stream's, or waited for.",
+     streams_call_at_once},
+    {"kernel.leaks", "extension", CHECK_KERNELS | CHECK_LONG,
+     "Work that has ended leaves nothing behind: calls of each kernel, and the first ones after open().",
+     "A vendor's event, argument list or buffer for each call has to be released, on every way out; what a kernel "
+     "keeps, in close().",
+     kernels_leave_nothing},
 };
 const check_group check_kernel_group = CHECK_GROUP(2, cases);

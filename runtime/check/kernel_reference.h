@@ -14,11 +14,12 @@ typedef struct check_elementwise {
     /* A letter each: T a tensor, M a mask, V a tensor without dimensions, N a tensor or a number, S and A a number, O one or None, G gelu's text. */
     const char *kinds;
     int what;
-    bool is_real;     /* of floating-point numbers alone */
-    bool is_whole;    /* of integers alone */
-    bool is_positive; /* of numbers above 0 alone */
-    bool is_boolean;  /* the result is a truth */
-    bool is_exact;    /* of integers, those near the ends of their type too: it wraps, or compares */
+    double (*function)(double x); /* of C's library */
+    bool is_real;                 /* of floating-point numbers alone */
+    bool is_whole;                /* of integers alone */
+    bool is_positive;             /* of numbers above 0 alone */
+    bool is_boolean;              /* the result is a truth */
+    bool is_exact;                /* of integers, those near the ends of their type too: it wraps, or compares */
 } check_elementwise;
 
 /* NULL if the reference does not have it. */

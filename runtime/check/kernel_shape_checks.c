@@ -100,19 +100,35 @@ expect_element(check_bench *b, const check_elementwise *op, int64_t i, const dou
     check_bench_expect(b, i, wanted, wanted != 0);
 }
 
+/* All of the result. `places`: of the arguments that are tensors; -1: the argument is one of the given numbers. */
+static void
+expect_elements(check_bench *b, const check_elementwise *op, const int *places, double *reals, int64_t *wholes)
+{
+    const check_tensor *const result = &b->places[CHECK_RESULT];
+    for (int64_t i = 0; i < check_tensor_count(result); ++i) {
+        for (int k = 0; op->kinds[k] != '\0'; ++k)
+            if (places[k] >= 0) {
+                const check_tensor *const t = &b->places[places[k]];
+                const unsigned char *const at = check_tensor_broadcast_at(t, result, i);
+                reals[k] = check_number_load(at, t->tensor.dtype);
+                wholes[k] = check_is_float(t->tensor.dtype) ? 0 : check_number_load_whole(at, t->tensor.dtype);
+            }
+        expect_element(b, op, i, reals, wholes);
+    }
+}
+
 static void
 try_elementwise(check_bench *b, const check_elementwise *op)
 {
-    char buffer[64], more[80] = "";
-    const char *names[4];
-    openreg_value arguments[4];
+    char more[80] = "";
+    const char *const *const names = check_bench_names(b, op->names);
+    openreg_value arguments[4] = {{0}};
     double reals[4] = {0};
     int64_t wholes[4] = {0}, shape[CHECK_DIMS];
     int places[4] = {-1, -1, -1, -1}, tensors = 0;
     const int count = (int)strlen(op->kinds);
     const bool is_expanded = (b->kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
     const int32_t ndim = (int32_t)check_bench_below(b, CHECK_DIMS + 1);
-    check_bench_names(op->names, buffer, names);
     for (int32_t d = 0; d < ndim; ++d)
         shape[d] = 1 + check_bench_below(b, d < 3 ? 5 : 3);
     if (ndim > 0 && check_bench_below(b, 12) == 0)
@@ -122,7 +138,6 @@ try_elementwise(check_bench *b, const check_elementwise *op)
                     : check_bench_below(b, 4) == 0 ? GAPPED
                                                    : CONTIGUOUS,
                     op->is_boolean ? boolean : b->dtype);
-    memset(arguments, 0, sizeof arguments);
     for (int i = 0; i < count; ++i) {
         const char kind = op->kinds[i];
         const bool is_number = strchr("SAOG", kind) != NULL || (kind == 'N' && check_bench_below(b, 3) == 0);
@@ -141,28 +156,15 @@ try_elementwise(check_bench *b, const check_elementwise *op)
         check_bench_lay(b, places[i], ndim - missing, own, strides, kind == 'M' ? boolean : b->dtype);
         if (kind == 'V')
             memset(b->places[places[i]].strides, 0, sizeof b->places[places[i]].strides);
-        if (kind == 'M')
-            check_bench_fill_mask(b, places[i]);
-        else if (b->is_special)
-            check_bench_fill_special(b, places[i], op->is_positive);
-        else
-            check_bench_fill(b, places[i], op->is_positive, op->is_exact);
+        check_bench_fill(b, places[i], op->is_positive, op->is_exact);
         arguments[i] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[places[i]].tensor};
     }
     check_bench_describe(b, tensors, more);
     if (!check_bench_call(b, arguments, (uint64_t)count, names))
         return;
-    for (int64_t i = 0; i < check_tensor_count(&b->places[CHECK_RESULT]); ++i) {
-        for (int k = 0; k < count; ++k)
-            if (places[k] >= 0) {
-                const check_tensor *const t = &b->places[places[k]];
-                const unsigned char *const at = check_tensor_broadcast_at(t, &b->places[CHECK_RESULT], i);
-                reals[k] = check_number_load(at, t->tensor.dtype);
-                wholes[k] = check_is_float(t->tensor.dtype) ? 0 : check_number_load_whole(at, t->tensor.dtype);
-            }
-        expect_element(b, op, i, reals, wholes);
-    }
-    check_bench_expect_nothing_beside(b);
+    expect_elements(b, op, places, reals, wholes);
+    REQUIRE(memcmp(b->places[CHECK_RESULT].host, b->before, b->places[CHECK_RESULT].used) == 0,
+            "%s, %s: it has written beside its result's elements", b->kernel->name, b->text);
 }
 
 /* Every operator that the reference has, in each type some rounds. */
@@ -260,18 +262,14 @@ large_elements(const check_elementwise *op)
     enum { PART = 1024, PARTS = 97 };
     check_bench *const b = &bench;
     const openreg_dtype dtype = check_dtypes[0];
-    char buffer[64];
-    const char *names[4];
     float seen[PART];
-    openreg_value arguments[4];
-    memset(arguments, 0, sizeof arguments);
-    check_bench_names(op->names, buffer, names);
+    openreg_value arguments[4] = {{0}};
     const int count = (int)strlen(op->kinds);
     for (int k = 0; k < count; ++k)
         arguments[k] = op->kinds[k] == 'T' || op->kinds[k] == 'N'
                            ? (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[k].tensor}
                            : (openreg_value){.kind = OPENREG_VALUE_INT, .integer = 2, .real = 2};
-    if (!check_bench_call(b, arguments, (uint64_t)count, names))
+    if (!check_bench_call(b, arguments, (uint64_t)count, check_bench_names(b, op->names)))
         return;
     for (int64_t part = 0; part < PARTS; ++part) {
         const int64_t first = part == PARTS - 1 ? LARGE_COUNT - PART : LARGE_COUNT / PARTS * part;
@@ -296,12 +294,8 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
     const check_tensor *const from = &b->places[0];
     check_tensor *const result = &b->places[CHECK_RESULT];
     const openreg_tensor many = result->tensor;
-    char buffer[64];
-    const char *names[CHECK_VALUES];
-    openreg_value arguments[CHECK_VALUES];
+    openreg_value arguments[CHECK_VALUES] = {{0}};
     double sum = 0, most = 0;
-    memset(arguments, 0, sizeof arguments);
-    check_bench_names(op->names, buffer, names);
     for (int i = 0; op->kinds[i] != '\0'; ++i)
         arguments[i] = op->kinds[i] == 'T' ? (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &from->tensor}
                        : op->kinds[i] == 'D'
@@ -315,7 +309,7 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
     result->tensor.ndim = 0;
     result->tensor.dtype = from->tensor.dtype;
     result->used = sizeof(double);
-    const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), names);
+    const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), check_bench_names(b, op->names));
     const double seen = check_number_load(result->host, from->tensor.dtype);
     REQUIRE(!is_served || fabs(seen - wanted) <= tolerance * wanted, "%s, %s: the result is %.9g, not %.9g",
             b->kernel->name, b->text, seen, wanted);
@@ -388,17 +382,15 @@ call_wide(char *memory, int64_t step, const check_elementwise *op, bool is_resul
     static const int64_t shape[] = {3};
     check_bench *const b = &bench;
     check_tensor *const result = &b->places[CHECK_RESULT], *const far = is_result ? result : &b->places[0];
-    char buffer[64];
-    const char *names[4];
-    openreg_value arguments[4];
+    openreg_value arguments[4] = {{0}};
+    int places[4] = {-1, -1, -1, -1};
     const int count = (int)strlen(op->kinds);
-    memset(arguments, 0, sizeof arguments);
-    check_bench_names(op->names, buffer, names);
     check_bench_lay(b, CHECK_RESULT, 1, shape, CONTIGUOUS, op->is_boolean ? boolean : b->dtype);
     for (int k = 0; k < count; ++k)
         if (op->kinds[k] == 'T' || op->kinds[k] == 'N') {
             check_bench_lay(b, k, 1, shape, CONTIGUOUS, b->dtype);
             check_bench_fill(b, k, op->is_positive, false);
+            places[k] = k;
             arguments[k] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[k].tensor};
         } else {
             arguments[k] = (openreg_value){.kind = OPENREG_VALUE_INT, .integer = 2, .real = 2};
@@ -411,21 +403,12 @@ call_wide(char *memory, int64_t step, const check_elementwise *op, bool is_resul
     for (int64_t i = 0; i < 3 && !is_result; ++i)
         check_write(b->c, b->dev, memory + i * stride * size, far->host + i * size, (size_t)size);
     check_bench_describe(b, 1, is_result ? ", of which the result has such strides" : "");
-    const bool is_served = check_bench_call(b, arguments, (uint64_t)count, names);
+    const bool is_served = check_bench_call(b, arguments, (uint64_t)count, check_bench_names(b, op->names));
     *far = near;
     for (int64_t i = 0; i < 3 && is_result && is_served; ++i)
         check_read(b->c, b->dev, far->host + i * size, memory + i * stride * size, (size_t)size);
-    for (int64_t i = 0; i < 3 && is_served; ++i) {
-        double reals[4] = {2, 2, 2, 2};
-        int64_t wholes[4] = {2, 2, 2, 2};
-        for (int k = 0; k < count; ++k)
-            if (arguments[k].tensor != NULL) {
-                const unsigned char *const at = check_tensor_at(&b->places[k], &i);
-                reals[k] = check_number_load(at, b->dtype);
-                wholes[k] = check_is_float(b->dtype) ? 0 : check_number_load_whole(at, b->dtype);
-            }
-        expect_element(b, op, i, reals, wholes);
-    }
+    if (is_served)
+        expect_elements(b, op, places, (double[]){2, 2, 2, 2}, (int64_t[]){2, 2, 2, 2});
 }
 
 static void

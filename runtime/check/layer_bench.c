@@ -23,10 +23,10 @@ check_layer_toss(check_layer *l)
     return check_bench_below(&l->b, 2) == 0;
 }
 
-int64_t
-check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape)
+bool
+check_layer_is(const check_layer *l, const char *name)
 {
-    return check_bench_shape(&l->b, ndim, most, shape);
+    return strcmp(l->b.kernel->name, name) == 0;
 }
 
 double
@@ -37,8 +37,8 @@ check_layer_rounded(const check_layer *l, double number)
 
 /* ----------------------------------------------------------------------------------------------------------- arguments */
 
-static openreg_value *
-add_value(check_layer *l, const char *name, int32_t kind)
+openreg_value *
+check_layer_value(check_layer *l, const char *name, int32_t kind)
 {
     REQUIRE(l->argument_count < CHECK_LAYER_VALUES, "internal: too many arguments");
     openreg_value *const value = &l->arguments[l->argument_count];
@@ -82,8 +82,17 @@ check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_
     for (int64_t i = 0; i < check_tensor_count(t) && strides == EXPANDED; ++i) /* the last that went there */
         values[i] = check_number_load(check_tensor_broadcast_at(t, t, i), dtype);
     if (name != NULL)
-        add_value(l, name, OPENREG_VALUE_TENSOR)->tensor = &l->b.places[place].tensor;
+        check_layer_value(l, name, OPENREG_VALUE_TENSOR)->tensor = &l->b.places[place].tensor;
     return values;
+}
+
+double *
+check_layer_maybe_tensor(check_layer *l, const char *name, bool is_there, int32_t ndim, const int64_t *shape)
+{
+    if (is_there)
+        return check_layer_tensor(l, name, l->dtype, ndim, shape);
+    (void)check_layer_value(l, name, OPENREG_VALUE_NONE);
+    return NULL;
 }
 
 double *
@@ -99,7 +108,7 @@ check_layer_written(check_layer *l)
 void
 check_layer_tensors(check_layer *l, const char *name, int count)
 {
-    openreg_value *const value = add_value(l, name, OPENREG_VALUE_TENSORS);
+    openreg_value *const value = check_layer_value(l, name, OPENREG_VALUE_TENSORS);
     value->tensors = l->list;
     value->count = (uint64_t)count;
     for (int i = 0; i < count; ++i)
@@ -107,15 +116,9 @@ check_layer_tensors(check_layer *l, const char *name, int count)
 }
 
 void
-check_layer_none(check_layer *l, const char *name)
-{
-    (void)add_value(l, name, OPENREG_VALUE_NONE);
-}
-
-void
 check_layer_int(check_layer *l, const char *name, int64_t number)
 {
-    openreg_value *const value = add_value(l, name, OPENREG_VALUE_INT);
+    openreg_value *const value = check_layer_value(l, name, OPENREG_VALUE_INT);
     value->integer = number;
     value->real = (double)number;
     add_text(l, name, (double)number);
@@ -124,54 +127,28 @@ check_layer_int(check_layer *l, const char *name, int64_t number)
 void
 check_layer_bool(check_layer *l, const char *name, bool truth)
 {
-    openreg_value *const value = add_value(l, name, OPENREG_VALUE_BOOL);
-    value->integer = truth;
-    value->real = truth;
-    add_text(l, name, truth);
+    check_layer_int(l, name, truth);
+    l->arguments[l->argument_count - 1].kind = OPENREG_VALUE_BOOL;
 }
 
 void
 check_layer_real(check_layer *l, const char *name, double number)
 {
-    add_value(l, name, OPENREG_VALUE_FLOAT)->real = number;
+    check_layer_value(l, name, OPENREG_VALUE_FLOAT)->real = number;
     add_text(l, name, number);
-}
-
-void
-check_layer_dtype(check_layer *l, const char *name, openreg_dtype dtype)
-{
-    add_value(l, name, OPENREG_VALUE_DTYPE)->dtype = dtype;
 }
 
 void
 check_layer_ints(check_layer *l, const char *name, int count, const int64_t *numbers)
 {
     int64_t *const kept = l->integers[l->argument_count];
-    openreg_value *const value = add_value(l, name, OPENREG_VALUE_INTS);
+    openreg_value *const value = check_layer_value(l, name, OPENREG_VALUE_INTS);
     value->integers = kept;
     value->count = (uint64_t)count;
     for (int i = 0; i < count; ++i) {
         kept[i] = numbers[i];
         add_text(l, i == 0 ? name : "and", (double)numbers[i]);
     }
-}
-
-void
-check_layer_bools(check_layer *l, const char *name, int count, const bool *truths)
-{
-    int64_t numbers[CHECK_DIMS];
-    for (int i = 0; i < count; ++i)
-        numbers[i] = truths[i];
-    check_layer_ints(l, name, count, numbers);
-    l->arguments[l->argument_count - 1].kind = OPENREG_VALUE_BOOLS;
-}
-
-void
-check_layer_text(check_layer *l, const char *name, const char *text)
-{
-    openreg_value *const value = add_value(l, name, OPENREG_VALUE_STRING);
-    value->text = text;
-    value->count = strlen(text);
 }
 
 double *
@@ -182,14 +159,21 @@ check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int6
     double *const wanted = add_tensor(l, dtype, ndim, shape,
                                       is_strided ? (stride_kind)check_layer_between(l, PERMUTED, GAPPED) : CONTIGUOUS);
     l->wanted[place] = wanted;
-    l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
+    check_layer_result_is(l, place);
     return wanted;
 }
 
 void
-check_layer_no_result(check_layer *l)
+check_layer_gradients(check_layer *l, const bool *mask, const int32_t *ndims, const int64_t *const *shapes,
+                      double **out)
 {
-    l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_NONE};
+    check_layer_ints(l, "output_mask", 3, (const int64_t[]){mask[0], mask[1], mask[2]});
+    l->arguments[l->argument_count - 1].kind = OPENREG_VALUE_BOOLS;
+    for (int i = 0; i < 3; ++i) {
+        out[i] = mask[i] ? check_layer_result(l, l->dtype, ndims[i], shapes[i]) : NULL;
+        if (!mask[i])
+            l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_NONE};
+    }
 }
 
 void
@@ -230,8 +214,11 @@ check_layer_take_down(check_layer *l)
 }
 
 bool
-check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype, const check_layer_operator *op)
+check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype)
 {
+    const check_layer_operator *const op = check_layer_find(kernel->name);
+    if (op == NULL)
+        return false;
     drop_numbers(l);
     l->b.kernel = kernel;
     l->b.dtype = l->dtype = dtype;
@@ -333,62 +320,53 @@ check_layer_repeat(check_layer *l)
 static const struct {
     const char *check;
     const check_layer_operator *operators;
-    const size_t *count; /* NULL: one, which stands for all of a kind */
+    bool is_matrix; /* one operator, which stands for all of a kind */
     int rounds;
-} plans[] = {{"kernel.layers", check_row_layers, &check_row_layer_count, 24},
-             {"kernel.windows", check_window_layers, &check_window_layer_count, 24},
-             {"kernel.moves", check_move_layers, &check_move_layer_count, 24},
-             {"kernel.indices", check_index_layers, &check_index_layer_count, 24},
-             {"kernel.products", &check_product_layer, NULL, 240},
-             {"kernel.reductions", &check_reduction_layer, NULL, 160}};
+} plans[] = {
+    {"kernel.layers", check_row_layers, false, 24},       {"kernel.windows", check_window_layers, false, 24},
+    {"kernel.moves", check_move_layers, false, 24},       {"kernel.indices", check_index_layers, false, 24},
+    {"kernel.products", check_product_layers, true, 240}, {"kernel.reductions", check_reduction_layers, true, 160}};
+#define PLANS (sizeof plans / sizeof plans[0])
 
 /* Products are also of halves, which a kernel may not add up in. */
 static openreg_dtype
-dtype_of(int round, const check_layer_operator *operators)
+dtype_of(int round, const check_layer_operator *operators, bool is_matrix)
 {
     static const openreg_dtype halves[] = {{OPENREG_DTYPE_FLOAT, 16, 1}, {OPENREG_DTYPE_BFLOAT, 16, 1}};
-    if (operators == &check_product_layer && round % 6 > 3)
+    if (operators == check_product_layers && round % 6 > 3)
         return halves[round % 6 - 4];
-    const bool is_matrix = operators == &check_product_layer || operators == &check_reduction_layer;
     return check_dtypes[is_matrix ? round % CHECK_DTYPES : round % 4 == 3 ? 2 : 0];
 }
 
 void
 check_layer_run(check_context *c)
 {
+    /* Sizes beyond a vector, a subgroup and one or several work groups, in some of the rounds. */
+    static const int64_t lengths[] = {1025, 257, 65, 33, 9};
+    enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
     static check_layer l;
     const openreg_kernels *const kernels = check_kernels(c);
     size_t p = 0;
     while (strcmp(plans[p].check, c->check->name) != 0)
         ++p;
-    const bool is_matrix = plans[p].count == NULL;
-    const size_t count = is_matrix ? 1 : *plans[p].count;
     check_layer_set_up(&l, c, c->devices - 1);
-    l.layout = is_matrix ? CHECK_ANY : CHECK_MIXED;
+    l.layout = plans[p].is_matrix ? CHECK_ANY : CHECK_MIXED;
     for (uint64_t i = 0; i < kernels->count; ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, i);
         const check_layer_operator *const op = check_layer_find(kernel->name);
-        size_t k = 0;
-        while (k < count && op != &plans[p].operators[k])
-            ++k;
-        for (int round = 0; k < count && round < plans[p].rounds; ++round) {
-            check_bench_lengthen(&l.b, round);
-            if (check_layer_begin(&l, kernel, dtype_of(round, plans[p].operators), op))
+        const check_layer_operator *listed = plans[p].operators;
+        while (listed->name != NULL && op != listed)
+            ++listed;
+        if (listed->name == NULL)
+            continue;
+        for (int round = 0; round < plans[p].rounds; ++round) {
+            l.b.longest = round % 3 == 2 && round < 60 ? lengths[(size_t)round / 3 % LENGTHS] : 0;
+            if (check_layer_begin(&l, kernel, dtype_of(round, plans[p].operators, plans[p].is_matrix)))
                 (void)check_layer_call(&l);
         }
-        if (k < count)
-            check_bench_require_served(&l.b);
+        check_bench_require_served(&l.b);
     }
     check_bench_skip_untried(l.b.served + l.b.refused);
-}
-
-static const check_layer_operator *
-find_in(const check_layer_operator *operators, size_t count, const char *name)
-{
-    for (size_t i = 0; i < count; ++i)
-        if (strcmp(operators[i].name, name) == 0)
-            return &operators[i];
-    return NULL;
 }
 
 /* aten::add and others by the element. */
@@ -399,12 +377,11 @@ build_elements(check_layer *l)
     static const openreg_dtype boolean = {OPENREG_DTYPE_BOOL, 8, 1};
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 0, 4);
-    const int64_t count = check_layer_shape(l, ndim, 5, shape);
+    const int64_t count = check_bench_shape(&l->b, ndim, 5, shape);
     const bool is_expanded = (l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
     const double *values[CHECK_LAYER_VALUES] = {NULL};
     bool is_one[CHECK_LAYER_VALUES] = {false};
-    const char *names[CHECK_LAYER_VALUES];
-    check_bench_names(op->names, l->buffer, names);
+    const char *const *const names = check_bench_names(&l->b, op->names);
     for (int i = 0; op->kinds[i] != '\0'; ++i)
         switch (op->kinds[i]) {
         case 'T':
@@ -423,7 +400,8 @@ build_elements(check_layer *l)
             break;
         }
         case 'G':
-            check_layer_text(l, names[i], "none");
+            *check_layer_value(l, names[i],
+                               0) = (openreg_value){.kind = OPENREG_VALUE_STRING, .text = "none", .count = 4};
             break;
         default:
             check_layer_int(l, names[i], 2);
@@ -448,13 +426,12 @@ check_layer_find(const char *name)
     if (check_elementwise_find(name) != NULL)
         return &elements;
     if (check_product_find(name) != NULL)
-        return &check_product_layer;
+        return check_product_layers;
     if (check_reduction_find(name) != NULL)
-        return &check_reduction_layer;
-    const check_layer_operator *found = find_in(check_row_layers, check_row_layer_count, name);
-    if (found == NULL)
-        found = find_in(check_window_layers, check_window_layer_count, name);
-    if (found == NULL)
-        found = find_in(check_move_layers, check_move_layer_count, name);
-    return found != NULL ? found : find_in(check_index_layers, check_index_layer_count, name);
+        return check_reduction_layers;
+    for (size_t p = 0; p < PLANS; ++p)
+        for (const check_layer_operator *op = plans[p].operators; op->name != NULL; ++op)
+            if (strcmp(op->name, name) == 0)
+                return op;
+    return NULL;
 }

@@ -28,42 +28,43 @@ typedef struct check_layer {
     int64_t integers[CHECK_LAYER_VALUES][CHECK_DIMS];
     const openreg_tensor *list[CHECK_LAYER_LIST];
     enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED, CHECK_ANY } layout; /* of all calls; the last: results' too */
-    double terms;               /* that a number of the results is the sum of, where they are many */
-    bool has_strides;           /* some of the arguments lie with gaps or in another order */
-    char more[120], buffer[64]; /* numbers of the call, for messages; the builder's, for names */
+    double terms;     /* that a number of the results is the sum of, where they are many */
+    bool has_strides; /* some of the arguments lie with gaps or in another order */
+    char more[120];   /* numbers of the call, for messages */
 } check_layer;
 
 /* One call of an operator, with random sizes and numbers. */
 typedef struct check_layer_operator {
-    const char *name;
+    const char *name; /* NULL ends a list */
     void (*build)(check_layer *l);
 } check_layer_operator;
 
 double *check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_t ndim, const int64_t *shape);
+/* The same where `is_there`; else None, and NULL. */
+double *check_layer_maybe_tensor(check_layer *l, const char *name, bool is_there, int32_t ndim, const int64_t *shape);
 /* The argument before is written: what it has to be afterwards, at first what it is. */
 double *check_layer_written(check_layer *l);
 /* A list of `count` tensors, that the calls of check_layer_tensor() without a name before made. */
 void check_layer_tensors(check_layer *l, const char *name, int count);
-void check_layer_none(check_layer *l, const char *name);
+/* The next argument, of which the caller sets what its kind has. */
+openreg_value *check_layer_value(check_layer *l, const char *name, int32_t kind);
 void check_layer_int(check_layer *l, const char *name, int64_t number);
 void check_layer_bool(check_layer *l, const char *name, bool truth);
 void check_layer_real(check_layer *l, const char *name, double number);
-void check_layer_dtype(check_layer *l, const char *name, openreg_dtype dtype);
 void check_layer_ints(check_layer *l, const char *name, int count, const int64_t *numbers);
-void check_layer_bools(check_layer *l, const char *name, int count, const bool *truths);
-void check_layer_text(check_layer *l, const char *name, const char *text);
 
 double *check_layer_result(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape);
-/* A result that output_mask does not ask for. */
-void check_layer_no_result(check_layer *l);
+/* The last argument of a backward function, output_mask, and its three results; NULL for one that it does not ask for. */
+void check_layer_gradients(check_layer *l, const bool *mask, const int32_t *ndims, const int64_t *const *shapes,
+                           double **out);
 /* The result is the argument in that place, which is written. */
 void check_layer_result_is(check_layer *l, int place);
 
 /* Uniform from `least` to `most`. */
 int64_t check_layer_between(check_layer *l, int64_t least, int64_t most);
 bool check_layer_toss(check_layer *l);
-/* check_bench_shape() */
-int64_t check_layer_shape(check_layer *l, int32_t ndim, int64_t most, int64_t *shape);
+/* Whether the call's operator has that name. */
+bool check_layer_is(const check_layer *l, const char *name);
 /* As a number of the call's type has it. */
 double check_layer_rounded(const check_layer *l, double number);
 
@@ -72,15 +73,14 @@ void check_layer_run(check_context *c);
 
 /* Every operator that the references have; NULL if there is none of that name. */
 const check_layer_operator *check_layer_find(const char *name);
-extern const check_layer_operator check_product_layer, check_reduction_layer; /* of all of them */
+extern const check_layer_operator check_product_layers[], check_reduction_layers[]; /* one, of all of them */
 extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[], check_index_layers[];
-extern const size_t check_row_layer_count, check_window_layer_count, check_move_layer_count, check_index_layer_count;
 
 /* A call of any operator that the references have can be made again and again. */
 void check_layer_set_up(check_layer *l, check_context *c, int32_t dev);
 void check_layer_take_down(check_layer *l); /* once the calls have ended */
-bool check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype,
-                       const check_layer_operator *op);
+/* Builds a call. False if the references don't have the kernel's operator, or the results have no elements. */
+bool check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype);
 /* False if the kernel refuses it. */
 bool check_layer_call(check_layer *l);
 /* Its parts, for several calls at once: check_layer_write(), check_layer_repeat(), and this with what that has returned. */

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 static void
@@ -57,13 +56,10 @@ static void
 memory_does_not_run_out(check_context *c)
 {
     const uint64_t total = check_total_memory(c, 0);
-    if (total == 0)
-        check_skip("the driver does not say how much memory a device has");
+    check_skip_if(total == 0, "the driver does not say how much memory a device has");
     const uint64_t size = check_within(c, 0, total / 16);
     const int rounds = total / size < 1024 ? (int)(4 * total / size) : 4096;
-    uint64_t before = 0, after = 0, all = 0;
-    if (c->table.mem_info != NULL)
-        MUST(c, mem_info, c->instance, 0, &before, &all);
+    const uint64_t before = check_free_memory(c, 0);
     for (int i = 0; i < rounds; ++i) {
         void *memory = NULL;
         const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
@@ -72,9 +68,7 @@ memory_does_not_run_out(check_context *c)
                 (unsigned long long)size, i, check_status_name(status));
         check_free(c, 0, memory);
     }
-    if (c->table.mem_info == NULL)
-        return;
-    MUST(c, mem_info, c->instance, 0, &after, &all);
+    const uint64_t after = check_free_memory(c, 0);
     REQUIRE(after + total / 8 > before, "%llu bytes of device memory were free, and after all was freed %llu",
             (unsigned long long)before, (unsigned long long)after);
 }
@@ -120,15 +114,6 @@ place_of(int i, size_t odd)
     return (size_t)i * copies.step + (copies.is_odd ? i % 2 == 0 ? odd : 4 - odd : 0);
 }
 
-static void
-put(check_context *c, int32_t dev, void *to, const void *from)
-{
-    if (dev < 0)
-        memcpy(to, from, copies.room);
-    else
-        check_write(c, dev, to, from, copies.room);
-}
-
 /* What a copy rarely drops or spoils shows too: each small one has a place of its own. */
 static void
 use_route(check_context *c, int i)
@@ -138,7 +123,7 @@ use_route(check_context *c, int i)
     (void)i;
     if (places > 1 && place == 0) {
         memset(copies.seen, 0, copies.room);
-        put(c, copies.to, copies.target, copies.seen);
+        check_write(c, copies.to, copies.target, copies.seen, copies.room);
     }
     MUST(c, copy, c->instance, dev, NULL, copies.target + place_of(place, 3), copies.to,
          copies.source + place_of(place, 1), copies.from, copies.size);
@@ -146,10 +131,7 @@ use_route(check_context *c, int i)
         check_sync(c, dev, NULL);
     if (places == 1 || place < places - 1)
         return;
-    if (copies.to < 0)
-        memcpy(copies.seen, copies.target, copies.room);
-    else
-        check_read(c, copies.to, copies.seen, copies.target, copies.room);
+    check_read(c, copies.to, copies.seen, copies.target, copies.room);
     for (int k = 0; k < LAP; ++k)
         REQUIRE(memcmp(copies.seen + place_of(k, 3), copies.pattern + place_of(k, 1), copies.size) == 0,
                 "%s: of %d copies, the last %d to a place each, that to place %d is wrong", copies.what, copies.done,
@@ -158,8 +140,16 @@ use_route(check_context *c, int i)
 
 /* Small and large ones on the first devices, and such at odd addresses on the last ones. */
 static void
-count_routes(check_context *c, const route *routes, size_t count, int32_t devices)
+copies_leave_nothing(check_context *c)
 {
+    static const route routes[] = {{-1, 0, false, "from unpinned memory to the device"},
+                                   {0, -1, false, "from the device to unpinned memory"},
+                                   {-1, 0, true, "from pinned memory to the device"},
+                                   {0, -1, true, "from the device to pinned memory"},
+                                   {0, 0, false, "on the device"},
+                                   {1, 0, false, "from a device to the one before"},
+                                   {0, 1, false, "from a device to the next one"}};
+    enum { OF_ONE = 5, ALL = 7 };
     static const struct {
         size_t size;
         bool is_odd;
@@ -170,10 +160,11 @@ count_routes(check_context *c, const route *routes, size_t count, int32_t device
                  {(size_t)700 << 10, false, "700 KiB", 120, 64},
                  {101, true, "101 bytes at odd addresses", 1500, 6},
                  {((size_t)700 << 10) + 1, true, "700 KiB at odd addresses", 120, 64}};
-    for (size_t i = 0; i < count; ++i)
+    const bool is_peer = strcmp(c->check->name, "leak.peer_copies") == 0;
+    for (size_t i = is_peer ? OF_ONE : 0; i < (is_peer ? ALL : OF_ONE); ++i)
         for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; ++k) {
             const bool pinned = routes[i].pinned;
-            const int32_t beyond = kinds[k].is_odd ? c->devices - devices : 0;
+            const int32_t beyond = kinds[k].is_odd ? c->devices - (is_peer ? 2 : 1) : 0;
             if (pinned && !check_has_pinned(c))
                 continue;
             memset(&copies, 0, sizeof copies);
@@ -185,34 +176,13 @@ count_routes(check_context *c, const route *routes, size_t count, int32_t device
             copies.room = copies.step * (copies.size > 4096 ? 1 : LAP);
             copies.pattern = check_host_alloc(c, copies.room, false);
             copies.seen = check_host_alloc(c, copies.room, false);
-            copies.source = copies.from < 0 ? check_host_alloc(c, copies.room, pinned)
-                                            : check_alloc(c, copies.from, copies.room);
-            copies.target = copies.to < 0 ? check_host_alloc(c, copies.room, pinned)
-                                          : check_alloc(c, copies.to, copies.room);
+            copies.source = check_alloc_at(c, copies.from, copies.room, pinned);
+            copies.target = check_alloc_at(c, copies.to, copies.room, pinned);
             check_pattern(copies.pattern, copies.room, i);
-            put(c, copies.from, copies.source, copies.pattern);
+            check_write(c, copies.from, copies.source, copies.pattern, copies.room);
             (void)snprintf(copies.what, sizeof copies.what, "copying %s %s", kinds[k].name, routes[i].name);
             check_slope(c, kinds[k].rounds, kinds[k].books, use_route, copies.what);
         }
-}
-
-static void
-copies_leave_nothing(check_context *c)
-{
-    static const route routes[] = {{-1, 0, false, "from unpinned memory to the device"},
-                                   {0, -1, false, "from the device to unpinned memory"},
-                                   {-1, 0, true, "from pinned memory to the device"},
-                                   {0, -1, true, "from the device to pinned memory"},
-                                   {0, 0, false, "on the device"}};
-    count_routes(c, routes, sizeof routes / sizeof routes[0], 1);
-}
-
-static void
-peer_copies_leave_nothing(check_context *c)
-{
-    static const route routes[] = {{1, 0, false, "from a device to the one before"},
-                                   {0, 1, false, "from a device to the next one"}};
-    count_routes(c, routes, sizeof routes / sizeof routes[0], 2);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ records */
@@ -245,10 +215,9 @@ ask(check_context *c, int i)
     int32_t done;
     int64_t ns;
     void *out;
-    uint64_t unused, total;
     if (memory == NULL) {
         memory = check_alloc(c, 0, 8192);
-        stream = c->table.stream_create != NULL ? check_stream(c, 0) : NULL;
+        stream = check_stream(c, 0);
         if (c->table.event_create != NULL) {
             first = check_event(c, 0, OPENREG_EVENT_TIMING);
             second = check_event(c, 0, OPENREG_EVENT_TIMING);
@@ -273,8 +242,7 @@ ask(check_context *c, int i)
     }
     if (i % 8 == 0)
         MUST(c, device_sync, c->instance, 0);
-    if (c->table.mem_info != NULL)
-        MUST(c, mem_info, c->instance, 0, &unused, &total);
+    (void)check_free_memory(c, 0);
     (void)check_caps(c, 0);
     if (c->table.device_active != NULL)
         MUST(c, device_active, c->instance, 0, &done);
@@ -286,19 +254,13 @@ ask(check_context *c, int i)
 
 static atomic_int calls[16]; /* of the last functions */
 
-static void
-note_call(void *argument)
-{
-    atomic_fetch_add((atomic_int *)argument, 1);
-}
-
 /* Each function runs once, which shows here if it does not now and then. */
 static void
 call_back(check_context *c, int i)
 {
     static int queued;
     (void)i;
-    MUST(c, host_func, c->instance, 0, NULL, note_call, &calls[queued++ % 16]);
+    MUST(c, host_func, c->instance, 0, NULL, check_count_call, &calls[queued++ % 16]);
     if (queued % 16 != 0)
         return;
     check_sync(c, 0, NULL);
@@ -311,8 +273,7 @@ static void
 host_functions_leave_nothing(check_context *c)
 {
     check_drop_refused_host_func(c);
-    if (c->table.host_func == NULL)
-        check_skip("the driver has no host functions");
+    check_skip_if(c->table.host_func == NULL, "the driver has no host functions");
     check_slope(c, 1500, 8, call_back, "host_func()");
 }
 
@@ -363,10 +324,8 @@ refuse_open(check_context *c, int i)
 static void
 refusals_leave_nothing(check_context *c)
 {
-    uint64_t unused = check_total_memory(c, 0), total;
-    if (c->table.mem_info != NULL)
-        MUST(c, mem_info, c->instance, 0, &unused, &total);
-    refused_size = unused + ((uint64_t)1 << 20);
+    const uint64_t most = c->table.mem_info != NULL ? check_free_memory(c, 0) : check_total_memory(c, 0);
+    refused_size = most + ((uint64_t)1 << 20);
     check_slope(c, 2000, 6, refuse_memory, "a refused mem_alloc()");
     if (check_has_pinned(c))
         check_slope(c, 1000, 6, refuse_host_memory, "a refused host_alloc()");
@@ -462,7 +421,7 @@ static const check_case cases[] = {
      copies_leave_nothing},
     {"leak.peer_copies", "", CHECK_TWO_DEVICES,
      "Work that has ended leaves nothing behind: copies between two devices.",
-     "What a copy through the host takes on the way is released, also on the other device.", peer_copies_leave_nothing},
+     "What a copy through the host takes on the way is released, also on the other device.", copies_leave_nothing},
     {"leak.records", "event_create", 0, "A record that replaces an earlier one leaves nothing of that behind.",
      "Release the vendor's object of the record before, also if a stream waits for it.", leaves_nothing},
     {"leak.asks", "", 0, "Every slot that asks or waits leaves nothing behind.",

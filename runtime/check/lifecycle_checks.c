@@ -6,10 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "fixtures.h"
 #include "runner.h"
-#include "slot_tour.h"
 
 #define REPEATED_SECONDS 8.0 /* for windows of one slot each: a driver that is slow to open has fewer */
 
@@ -74,12 +72,9 @@ close_after_busy_stream(check_context *c, int i)
 }
 
 static void
-close_gives_back(check_context *c)
+busy_streams_are_closed(check_context *c)
 {
-    if (strcmp(c->check->name, "lifecycle.repeated") == 0)
-        open_use_and_close(c);
-    else
-        check_slope(c, 40, 48, close_after_busy_stream, "a stream destroyed with work, and close()");
+    check_slope(c, 40, 48, close_after_busy_stream, "a stream destroyed with work, and close()");
 }
 
 static void
@@ -206,27 +201,22 @@ count_often(void *argument)
 static void
 count_is_constant(check_context *c)
 {
-    pthread_t threads[8];
     void *const memory = check_alloc(c, 0, 4096);
-    for (int i = 0; i < 8; ++i)
-        if (pthread_create(&threads[i], NULL, count_often, c) != 0)
-            check_skip("no thread could be made");
-    for (int i = 0; i < 8; ++i)
-        (void)pthread_join(threads[i], NULL);
+    check_run_threads(count_often, c, 0, 8); /* all have the same context */
     check_slot_tour(c);
     (void)count_often(c);
     check_free(c, 0, memory);
 }
 
-/* Before open(): describe() with capacity 0. Skips the check where only open() can tell. */
+/* Before open(): describe(), which counts. Skips the check where only open() can tell. */
 static int32_t
-count_unopened(check_context *c)
+described(check_context *c, int32_t capacity, openreg_device_info **infos, uint8_t *peers)
 {
     int32_t count = -7;
-    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", 0, NULL,
-                                      NULL, &count);
+    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", capacity,
+                                      infos, peers, &count);
     if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
-        check_skip("describe() with capacity 0 returned %s", check_status_name(status));
+        check_skip("describe()%s returned %s", capacity == 0 ? " with capacity 0" : "", check_status_name(status));
     check_succeeded("describe", status);
     return count;
 }
@@ -234,7 +224,7 @@ count_unopened(check_context *c)
 static void
 count_agrees(check_context *c)
 {
-    const int32_t count = count_unopened(c);
+    const int32_t count = described(c, 0, NULL, NULL);
     check_open(c);
     REQUIRE(count == c->devices, "describe() with capacity 0 counted %d devices, device_count() %d", count, c->devices);
 }
@@ -243,7 +233,7 @@ count_agrees(check_context *c)
 static void
 count_leaves_fork_safe(check_context *c)
 {
-    (void)count_unopened(c);
+    (void)described(c, 0, NULL, NULL);
     const pid_t child = fork();
     if (child == 0) {
         check_whole_slot_tour(c);
@@ -265,28 +255,21 @@ describe_agrees(check_context *c)
         unsigned char guard[64];
     } all[DESCRIBED];
     openreg_device_info *infos[DESCRIBED];
-    uint8_t peers[DESCRIBED * DESCRIBED];
+    uint8_t peers[DESCRIBED * DESCRIBED] = {0};
     memset(all, 0xa5, sizeof all);
-    memset(peers, 0, sizeof peers);
     for (int i = 0; i < DESCRIBED; ++i) {
         memset(&all[i].info, 0, sizeof all[i].info);
         all[i].info.struct_size = sizeof all[i].info;
         infos[i] = &all[i].info;
     }
-    int32_t count = -7;
-    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", DESCRIBED,
-                                      infos, peers, &count);
-    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
-        check_skip("describe() returned %s", check_status_name(status));
-    check_succeeded("describe", status);
+    const int32_t count = described(c, DESCRIBED, infos, peers);
     static const openreg_device_info untouched = {.struct_size = sizeof untouched};
     for (int i = 0; i < DESCRIBED; ++i) {
         check_is_value(all[i].guard, sizeof all[i].guard, 0xa5, "what lies behind an openreg_device_info");
         REQUIRE(i < count || memcmp(&all[i].info, &untouched, sizeof untouched) == 0,
                 "describe() counted %d devices, and filled infos[%d]", count, i);
     }
-    int32_t again = -7;
-    MUST(c, describe, c->host, c->target->options, c->target->option_count, "", DESCRIBED, infos, NULL, &again);
+    const int32_t again = described(c, DESCRIBED, infos, NULL);
     REQUIRE(again == count, "describe() counted %d devices, and %d where peers is NULL", count, again);
     check_open(c);
     REQUIRE(count == c->devices, "describe() counted %d devices, device_count() %d", count, c->devices);
@@ -310,10 +293,9 @@ describe_agrees(check_context *c)
 static void
 describe_once(check_context *c, int i)
 {
-    openreg_device_info all[DESCRIBED];
+    openreg_device_info all[DESCRIBED] = {{0}};
     openreg_device_info *infos[DESCRIBED];
     uint8_t peers[DESCRIBED * DESCRIBED];
-    memset(all, 0, sizeof all);
     for (int k = 0; k < DESCRIBED; ++k) {
         all[k].struct_size = sizeof all[k];
         infos[k] = &all[k];
@@ -326,27 +308,20 @@ describe_once(check_context *c, int i)
 static void
 describe_leaves_nothing(check_context *c)
 {
-    (void)count_unopened(c);
+    (void)described(c, 0, NULL, NULL);
     check_slope(c, 40, 0, describe_once, "describe(), which has no instance that close() could end");
 }
 
 static void
 describe_keeps_to_capacity(check_context *c)
 {
-    openreg_device_info first, second;
-    memset(&first, 0, sizeof first);
+    openreg_device_info first = {.struct_size = sizeof first}, second;
     memset(&second, 0xa5, sizeof second);
-    first.struct_size = sizeof first;
     second.struct_size = sizeof second;
     const openreg_device_info poison = second;
     openreg_device_info *infos[2] = {&first, &second};
     uint8_t peers[4] = {9, 9, 9, 9};
-    int32_t count = -7;
-    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", 1, infos,
-                                      peers, &count);
-    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
-        check_skip("describe() returned %s", check_status_name(status));
-    check_succeeded("describe", status);
+    int32_t count = described(c, 1, infos, peers);
     REQUIRE(memcmp(&second, &poison, sizeof poison) == 0, "describe() with capacity 1 wrote a second info");
     REQUIRE(peers[1] == 9 && peers[2] == 9 && peers[3] == 9, "describe() with capacity 1 wrote more than peers[0]");
     count = -7;
@@ -359,14 +334,14 @@ static const check_case cases[] = {
     {"lifecycle.repeated", "", CHECK_CLOSED,
      "close() ends the instance: what open() made is released, and what each slot made at its first use.",
      "Compare what open() and first calls make (files, threads, memory) with what close() ends, on every path.",
-     close_gives_back},
+     open_use_and_close},
     {"lifecycle.again", "", CHECK_CLOSED, "After close() the driver can be opened again.",
      "A variable that open() sets and close() leaves; a vendor's library that can be started once a process needs a "
      "count.",
      opens_again_as_before},
     {"lifecycle.busy_streams", "stream_create", 0,
      "close() ends the instance with all that it has: also streams that were destroyed while they had work.",
-     "What stream_destroy() leaves for later has to go in close(), too.", close_gives_back},
+     "What stream_destroy() leaves for later has to go in close(), too.", busy_streams_are_closed},
     {"lifecycle.unknown_option", "", CHECK_CLOSED, "An unknown option is ignored.",
      "Options that every driver gets: node_id, num_nodes, and each variable OPENREG_<DRIVER>_<KEY>.",
      unknown_option_is_ignored},
@@ -385,8 +360,7 @@ static const check_case cases[] = {
      describe_agrees},
     {"lifecycle.describe_capacity", "describe", CHECK_CLOSED,
      "describe() fills *infos[0..min(*count, capacity)) and peers[i * capacity + j]; a topology that it does not know "
-     "is "
-     "E_INVALID.",
+     "is E_INVALID.",
      "*count is the number of devices, also where it is greater than the capacity.", describe_keeps_to_capacity},
     {"lifecycle.describe_repeated", "describe", CHECK_CLOSED,
      "describe() leaves nothing behind: no memory, files or threads.",

@@ -11,9 +11,7 @@
 #include <strings.h>
 
 #include "fixtures.h"
-#include "perf.h"
 #include "report.h"
-#include "target.h"
 
 #define MOST_PATTERNS 64
 

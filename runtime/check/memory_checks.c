@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* memory_checks.c: mem_alloc, mem_free, and the host's view of device memory. */
+/* memory_checks.c: mem_alloc, mem_free, the host's view of device memory, and pinned host memory. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 static const uint64_t sizes[] = {1, 3, 8, 100, 511, 512, 4095, 4097, 65536, 100001, 2097152, 2097153, 5000000};
@@ -16,21 +15,18 @@ static const uint64_t sizes[] = {1, 3, 8, 100, 511, 512, 4095, 4097, 65536, 1000
 static void
 addresses_are_aligned(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        uint64_t alignment = 16; /* of malloc() */
-        const openreg_device_info info = check_info(c, dev);
-        if (info.min_alignment != 0)
-            alignment = info.min_alignment;
-        void *held[3 * SIZES];
-        for (size_t i = 0; i < 3 * SIZES; ++i) {
-            held[i] = check_alloc(c, dev, sizes[i % SIZES]);
-            REQUIRE((uintptr_t)held[i] % alignment == 0,
-                    "memory of %llu bytes on device %d is at %p, no multiple of %llu",
-                    (unsigned long long)sizes[i % SIZES], dev, held[i], (unsigned long long)alignment);
-        }
-        for (size_t i = 0; i < 3 * SIZES; ++i)
-            check_free(c, dev, held[i]);
+    uint64_t alignment = 16; /* of malloc() */
+    const openreg_device_info info = check_info(c, c->dev);
+    if (info.min_alignment != 0)
+        alignment = info.min_alignment;
+    void *held[3 * SIZES];
+    for (size_t i = 0; i < 3 * SIZES; ++i) {
+        held[i] = check_alloc(c, c->dev, sizes[i % SIZES]);
+        REQUIRE((uintptr_t)held[i] % alignment == 0, "memory of %llu bytes on device %d is at %p, no multiple of %llu",
+                (unsigned long long)sizes[i % SIZES], c->dev, held[i], (unsigned long long)alignment);
     }
+    for (size_t i = 0; i < 3 * SIZES; ++i)
+        check_free(c, c->dev, held[i]);
 }
 
 typedef struct range {
@@ -87,9 +83,8 @@ contents_stay(check_context *c)
         size_t size;
         uint64_t seed;
         int32_t dev;
-    } blocks[BLOCKS];
+    } blocks[BLOCKS] = {{.memory = NULL}};
     static unsigned char buffer[20000];
-    memset(blocks, 0, sizeof blocks);
     for (uint64_t round = 0; round < 1200; ++round) {
         const size_t i = (size_t)check_random_below(c, BLOCKS);
         if (blocks[i].memory != NULL) {
@@ -114,8 +109,7 @@ exhaustion_is_survived(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices && dev < 2; ++dev) {
         const uint64_t total = check_total_memory(c, dev);
-        if (total == 0)
-            check_skip("the driver does not say how much memory a device has");
+        check_skip_if(total == 0, "the driver does not say how much memory a device has");
         enum { MOST = 4096 };
         const uint64_t size = check_within(c, dev, total / 32);
         static void *held[MOST];
@@ -155,8 +149,7 @@ static void
 free_waits(check_context *c)
 {
     const size_t size = 100000;
-    unsigned char *const old = check_host_alloc(c, size, true), *const new = check_host_alloc(c, size, true),
-                         *const seen = check_host_alloc(c, size, true);
+    unsigned char *const old = check_host_alloc(c, size, true), *const new = check_host_alloc(c, size, true);
     check_pattern(old, size, 1);
     check_pattern(new, size, 2);
     openreg_driver_stream const streams[] = {NULL, check_stream(c, 0)};
@@ -170,8 +163,8 @@ free_waits(check_context *c)
         MUST(c, copy, c->instance, 0, other, memory, 0, new, -1, size);
         check_sync(c, 0, other);
         MUST(c, device_sync, c->instance, 0);
-        check_read(c, 0, seen, memory, size);
-        check_is_pattern(seen, size, 2, "memory that was allocated after mem_free() with a copy still queued");
+        check_holds_pattern(c, 0, memory, size, 2,
+                            "memory that was allocated after mem_free() with a copy still queued");
         check_free(c, 0, memory);
     }
 }
@@ -181,15 +174,13 @@ static void
 free_waits_for_other_devices(check_context *c)
 {
     const size_t size = 100000;
-    unsigned char *const host = check_host_alloc(c, size, true);
     for (int32_t dev = 0; dev < 2; ++dev)
         for (int is_write = 0; is_write < 2; ++is_write) {
             const int32_t other = 1 - dev;
             openreg_driver_stream const stream = check_stream(c, other);
             char *const theirs = check_alloc(c, other, size), *memory = check_alloc(c, dev, size);
-            check_pattern(host, size, 1);
-            check_write(c, dev, memory, host, size);
-            check_write(c, other, theirs, host, size);
+            check_write_pattern(c, dev, memory, size, 1);
+            check_write_pattern(c, other, theirs, size, 1);
             check_delay(c, other, stream, 60);
             if (is_write)
                 MUST(c, copy, c->instance, other, stream, memory, dev, theirs, other, size);
@@ -197,14 +188,12 @@ free_waits_for_other_devices(check_context *c)
                 MUST(c, copy, c->instance, other, stream, theirs, other, memory, dev, size);
             check_free(c, dev, memory);
             memory = check_alloc(c, dev, size);
-            check_pattern(host, size, 2);
-            check_write(c, dev, memory, host, size);
+            check_write_pattern(c, dev, memory, size, 2);
             check_sync(c, other, stream);
-            check_read(c, dev, host, memory, size);
-            check_is_pattern(host, size, 2,
-                             "memory that was allocated after mem_free() with another device's copy queued");
-            check_read(c, other, host, theirs, size);
-            check_is_pattern(host, size, 1, "what a copy of another device read of memory that was freed behind it");
+            check_holds_pattern(c, dev, memory, size, 2,
+                                "memory that was allocated after mem_free() with another device's copy queued");
+            check_holds_pattern(c, other, theirs, size, 1,
+                                "what a copy of another device read of memory that was freed behind it");
             check_free(c, dev, memory);
             check_free(c, other, theirs);
         }
@@ -214,20 +203,18 @@ static void
 memory_is_ready_at_once(check_context *c)
 {
     const size_t size = 50000;
-    unsigned char *const host = check_host_alloc(c, size, true), *const seen = check_host_alloc(c, size, true);
+    unsigned char *const host = check_host_alloc(c, size, true);
     openreg_driver_stream const other = check_stream(c, 0);
     for (uint64_t i = 0; i < 20; ++i) {
-        void *memory = NULL;
         check_pattern(host, size, i);
         if (i % 5 == 0)
             check_ballast(c, 0, NULL, 5);
-        MUST(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
+        void *const memory = check_alloc(c, 0, size);
         MUST(c, copy, c->instance, 0, other, memory, 0, host, -1, size);
         check_sync(c, 0, other);
         MUST(c, device_sync, c->instance, 0);
-        check_read(c, 0, seen, memory, size);
-        check_is_pattern(seen, size, i, "what a stream wrote to memory that was just allocated");
-        MUST(c, mem_free, c->instance, 0, memory);
+        check_holds_pattern(c, 0, memory, size, i, "what a stream wrote to memory that was just allocated");
+        check_free(c, 0, memory);
     }
 }
 
@@ -236,41 +223,38 @@ memory_is_ready_at_once(check_context *c)
 static void
 alias_is_at_constant_distance(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        for (size_t i = 0; i < SIZES && (check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) != 0; ++i) {
-            char *const memory = check_alloc(c, dev, sizes[i]);
-            void *start = NULL, *inside = NULL;
-            MUST(c, host_alias, c->instance, dev, memory, &start);
-            for (int k = 0; k < 8; ++k) {
-                const uint64_t offset = k == 0 ? sizes[i] - 1 : check_random_below(c, sizes[i]);
-                MUST(c, host_alias, c->instance, dev, memory + offset, &inside);
-                REQUIRE((uintptr_t)inside - (uintptr_t)start == offset,
-                        "the host's view of byte %llu of an allocation is %lld bytes behind that of byte 0",
-                        (unsigned long long)offset, (long long)((intptr_t)inside - (intptr_t)start));
-            }
-            check_free(c, dev, memory);
+    for (size_t i = 0; i < SIZES && (check_caps(c, c->dev) & OPENREG_CAP_HOST_VISIBLE) != 0; ++i) {
+        char *const memory = check_alloc(c, c->dev, sizes[i]);
+        void *start = NULL, *inside = NULL;
+        MUST(c, host_alias, c->instance, c->dev, memory, &start);
+        for (int k = 0; k < 8; ++k) {
+            const uint64_t offset = k == 0 ? sizes[i] - 1 : check_random_below(c, sizes[i]);
+            MUST(c, host_alias, c->instance, c->dev, memory + offset, &inside);
+            REQUIRE((uintptr_t)inside - (uintptr_t)start == offset,
+                    "the host's view of byte %llu of an allocation is %lld bytes behind that of byte 0",
+                    (unsigned long long)offset, (long long)((intptr_t)inside - (intptr_t)start));
         }
+        check_free(c, c->dev, memory);
+    }
 }
 
 static void
 alias_shows_the_memory(check_context *c)
 {
     static unsigned char buffer[100000];
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        if ((check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) == 0)
-            continue;
-        char *const memory = check_alloc(c, dev, sizeof buffer);
-        void *view = NULL;
-        check_pattern(buffer, sizeof buffer, 5);
-        check_write(c, dev, memory, buffer, sizeof buffer);
-        MUST(c, host_alias, c->instance, dev, memory, &view);
-        check_is_pattern(view, sizeof buffer, 5, "the host's view of what was copied to the device");
-        check_pattern(view, sizeof buffer, 6);
-        memset(buffer, 0, sizeof buffer);
-        check_read(c, dev, buffer, memory, sizeof buffer);
-        check_is_pattern(buffer, sizeof buffer, 6, "what the host wrote through its view");
-        check_free(c, dev, memory);
-    }
+    if ((check_caps(c, c->dev) & OPENREG_CAP_HOST_VISIBLE) == 0)
+        return;
+    char *const memory = check_alloc(c, c->dev, sizeof buffer);
+    void *view = NULL;
+    check_pattern(buffer, sizeof buffer, 5);
+    check_write(c, c->dev, memory, buffer, sizeof buffer);
+    MUST(c, host_alias, c->instance, c->dev, memory, &view);
+    check_is_pattern(view, sizeof buffer, 5, "the host's view of what was copied to the device");
+    check_pattern(view, sizeof buffer, 6);
+    memset(buffer, 0, sizeof buffer);
+    check_read(c, c->dev, buffer, memory, sizeof buffer);
+    check_is_pattern(buffer, sizeof buffer, 6, "what the host wrote through its view");
+    check_free(c, c->dev, memory);
 }
 
 static sigjmp_buf after_fault;
@@ -297,52 +281,88 @@ touching_faults(volatile char *at, bool is_write)
 static void
 fence_holds(check_context *c)
 {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = leave_fault;
+    const struct sigaction action = {.sa_handler = leave_fault};
     (void)sigaction(SIGSEGV, &action, NULL);
     (void)sigaction(SIGBUS, &action, NULL);
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        for (int is_write = 0; is_write < 2; ++is_write) {
-            char *const memory = check_alloc(c, dev, 10000);
-            REQUIRE(touching_faults(memory + 5000, is_write != 0), "the host could %s the address %p of device %d",
-                    is_write ? "write at" : "read", (void *)(memory + 5000), dev);
-            check_free(c, dev, memory);
-        }
+    for (int is_write = 0; is_write < 2; ++is_write) {
+        char *const memory = check_alloc(c, c->dev, 10000);
+        REQUIRE(touching_faults(memory + 5000, is_write != 0), "the host could %s the address %p of device %d",
+                is_write ? "write at" : "read", (void *)(memory + 5000), c->dev);
+        check_free(c, c->dev, memory);
+    }
 }
 
 static void
 descriptions_are_read(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        void *const poison = c;
-        void *memory = poison;
-        openreg_alloc_info info = openreg_alloc_bytes(4096);
-        info.flags = UINT32_C(1) << 31;
-        FAILS(c, OPENREG_E_UNSUPPORTED, mem_alloc, c->instance, dev, &info, &memory);
-        if (check_has_pinned(c))
-            FAILS(c, OPENREG_E_UNSUPPORTED, host_alloc, c->instance, dev, &info, &memory);
-        REQUIRE(memory == poison, "an allocation failed and wrote its out-parameter");
-        info.flags = 0;
-        for (info.alignment = 1; info.alignment <= UINT64_C(1) << 24; info.alignment *= 8) {
-            const openreg_status status = MAY(c, mem_alloc, c->instance, dev, &info, &memory);
-            if (status == OPENREG_OK) {
-                REQUIRE((uintptr_t)memory % info.alignment == 0, "mem_alloc() gave %p for an alignment of %llu bytes",
-                        memory, (unsigned long long)info.alignment);
-                check_free(c, dev, memory);
-            } else {
-                REQUIRE(status == OPENREG_E_UNSUPPORTED, "mem_alloc() with an alignment of %llu bytes returned %s",
-                        (unsigned long long)info.alignment, check_status_name(status));
-            }
+    void *const poison = c;
+    void *memory = poison;
+    openreg_alloc_info info = openreg_alloc_bytes(4096);
+    info.flags = UINT32_C(1) << 31;
+    FAILS(c, OPENREG_E_UNSUPPORTED, mem_alloc, c->instance, c->dev, &info, &memory);
+    if (check_has_pinned(c))
+        FAILS(c, OPENREG_E_UNSUPPORTED, host_alloc, c->instance, c->dev, &info, &memory);
+    REQUIRE(memory == poison, "an allocation failed and wrote its out-parameter");
+    info.flags = 0;
+    for (info.alignment = 1; info.alignment <= UINT64_C(1) << 24; info.alignment *= 8) {
+        const openreg_status status = MAY(c, mem_alloc, c->instance, c->dev, &info, &memory);
+        if (status == OPENREG_OK) {
+            REQUIRE((uintptr_t)memory % info.alignment == 0, "mem_alloc() gave %p for an alignment of %llu bytes",
+                    memory, (unsigned long long)info.alignment);
+            check_free(c, c->dev, memory);
+        } else {
+            REQUIRE(status == OPENREG_E_UNSUPPORTED, "mem_alloc() with an alignment of %llu bytes returned %s",
+                    (unsigned long long)info.alignment, check_status_name(status));
         }
     }
 }
 
+/* -------------------------------------------------------------------------------------------------------- pinned memory */
+
+static const size_t pinned_sizes[] = {1, 100, 4095, 4096, 4097, 70000, 3000000};
+#define PINNED_SIZES (sizeof pinned_sizes / sizeof pinned_sizes[0])
+
+static void
+pinned_memory_is_memory(check_context *c)
+{
+    unsigned char *blocks[PINNED_SIZES];
+    for (size_t i = 0; i < PINNED_SIZES; ++i) {
+        blocks[i] = check_host_alloc(c, pinned_sizes[i], true);
+        REQUIRE((uintptr_t)blocks[i] % 16 == 0, "pinned memory of %zu bytes is at %p, no multiple of 16",
+                pinned_sizes[i], (void *)blocks[i]);
+        check_pattern(blocks[i], pinned_sizes[i], i);
+    }
+    for (size_t i = 0; i < PINNED_SIZES; ++i)
+        check_is_pattern(blocks[i], pinned_sizes[i], i, "pinned memory while more of it was allocated and written");
+    for (size_t i = 0; i < PINNED_SIZES; i += 2)
+        check_host_free(c, blocks[i], true);
+    for (size_t i = 1; i < PINNED_SIZES; i += 2)
+        check_is_pattern(blocks[i], pinned_sizes[i], i, "pinned memory while other such memory was freed");
+}
+
+static void
+every_device_uses_it(check_context *c)
+{
+    const size_t size = 70001;
+    unsigned char *const from = check_host_alloc(c, size, true), *const to = check_host_alloc(c, size, true);
+    char *const memory = check_alloc(c, c->dev, size);
+    check_pattern(from, size, (uint64_t)c->dev + 9);
+    memset(to, 0, size);
+    check_write(c, c->dev, memory, from, size);
+    check_read(c, c->dev, to, memory, size);
+    check_is_pattern(to, size, (uint64_t)c->dev + 9, "bytes that went from pinned memory to a device and back");
+    /* From and to places inside, at odd offsets. */
+    check_write(c, c->dev, memory + 13, from + 4099, 4097);
+    check_read(c, c->dev, to + 1, memory + 13, 4097);
+    REQUIRE(memcmp(to + 1, from + 4099, 4097) == 0, "bytes from inside of pinned memory came back changed");
+    check_free(c, c->dev, memory);
+}
+
 static const check_case cases[] = {
-    {"memory.alignment", "", 0,
+    {"memory.alignment", "", CHECK_EACH,
      "mem_alloc()'s addresses are multiples of min_alignment; of malloc()'s, 16, where that is 0.",
      "Kernels of PyTorch read 16 bytes at a time at an allocation's start.", addresses_are_aligned},
-    {"memory.description", "", 0,
+    {"memory.description", "", CHECK_EACH,
      "openreg_alloc_info: an unknown flag is E_UNSUPPORTED; an alignment is kept, or is E_UNSUPPORTED.",
      "openreg_alloc_check() of driver.h does this, for a driver whose allocations are all alike.",
      descriptions_are_read},
@@ -364,13 +384,18 @@ static const check_case cases[] = {
      free_waits_for_other_devices},
     {"memory.ready", "", 0, "Every stream of the device may use memory as soon as mem_alloc() returns.",
      "With a vendor's stream-ordered allocator, synchronise that stream before returning.", memory_is_ready_at_once},
-    {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE,
+    {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE | CHECK_EACH,
      "host_alias(): the host's address of a device address, at a constant distance inside one allocation.",
      "The runtime asks once for an allocation and adds offsets itself.", alias_is_at_constant_distance},
-    {"memory.alias_contents", "host_alias", CHECK_HOST_VISIBLE,
+    {"memory.alias_contents", "host_alias", CHECK_HOST_VISIBLE | CHECK_EACH,
      "The host may read and write at host_alias() when the streams that use the memory are idle.",
      "Memory that needs a flush or a mapping for the host is not HOST_VISIBLE.", alias_shows_the_memory},
-    {"memory.fence", "", CHECK_FENCED, "OPENREG_CAP_FENCED: device addresses fault when the host touches them.",
+    {"memory.fence", "", CHECK_FENCED | CHECK_EACH,
+     "OPENREG_CAP_FENCED: device addresses fault when the host touches them.",
      "Leave the flag out unless the pages are mapped with PROT_NONE.", fence_holds},
+    {"host_memory.contents", "host_alloc", 0, "host_alloc(): pinned host memory, which the host reads and writes.",
+     "It has the requested size, and is aligned as malloc()'s.", pinned_memory_is_memory},
+    {"host_memory.devices", "host_alloc", CHECK_EACH, "Pinned memory is usable by every device of this driver.",
+     "CUDA: cudaHostAllocPortable.", every_device_uses_it},
 };
 const check_group check_memory_group = CHECK_GROUP(1, cases);

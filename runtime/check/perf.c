@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* perf.c: a driver's figures beside the host's (perf.h). */
+/* perf.c: a driver's figures beside the host's (report.h). */
 #define _GNU_SOURCE
-#include "perf.h"
+#include "report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +9,12 @@
 #include <sys/mman.h>
 
 #include "fixtures.h"
-#include "report.h"
-#include "runner.h"
 
 #define MOST 64
 #define LARGEST ((size_t)16 << 20)
 #define SPAN 0.05 /* seconds for one of several measurements, of which the best counts */
+
+static const size_t sizes[] = {4096, (size_t)1 << 20, LARGEST};
 
 typedef struct figure {
     const char *what; /* a constant */
@@ -34,6 +34,7 @@ typedef struct work {
     int32_t to_dev, from_dev;
     size_t size;
     openreg_driver_event event;
+    int copies; /* before a wait, in one call */
 } work;
 
 /* Seconds of one call: the best of three. */
@@ -70,17 +71,9 @@ static void
 copy_and_wait(work *w)
 {
     const int32_t dev = w->to_dev >= 0 ? w->to_dev : w->from_dev;
-    MUST(w->c, copy, w->c->instance, dev, NULL, w->to, w->to_dev, w->from, w->from_dev, w->size);
+    for (int i = 0; i < w->copies; ++i)
+        MUST(w->c, copy, w->c->instance, dev, NULL, w->to, w->to_dev, w->from, w->from_dev, w->size);
     check_sync(w->c, dev, NULL);
-}
-
-/* As a program queues work: a wait for every sixteen. */
-static void
-launch(work *w)
-{
-    for (int i = 0; i < 16; ++i)
-        MUST(w->c, copy, w->c->instance, 0, NULL, w->to, w->to_dev, w->from, w->from_dev, w->size);
-    check_sync(w->c, 0, NULL);
 }
 
 static void
@@ -126,7 +119,6 @@ query(work *w)
 static void
 measure_copies(check_context *c, const double *host)
 {
-    static const size_t sizes[] = {4096, (size_t)1 << 20, LARGEST};
     static const struct {
         const char *what;
         int32_t from, to;
@@ -141,32 +133,22 @@ measure_copies(check_context *c, const double *host)
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; ++i) {
         if ((ways[i].pinned && !check_has_pinned(c)) || ways[i].from >= c->devices || ways[i].to >= c->devices)
             continue;
-        const bool is_from_host = ways[i].from < 0, is_to_host = ways[i].to < 0;
-        void *const from = is_from_host ? check_host_alloc(c, LARGEST, ways[i].pinned)
-                                        : check_alloc(c, ways[i].from, LARGEST);
-        void *const to = is_to_host ? check_host_alloc(c, LARGEST, ways[i].pinned)
-                                    : check_alloc(c, ways[i].to, LARGEST);
-        if (is_from_host)
+        void *const from = check_alloc_at(c, ways[i].from, LARGEST, ways[i].pinned);
+        void *const to = check_alloc_at(c, ways[i].to, LARGEST, ways[i].pinned);
+        if (ways[i].from < 0)
             memset(from, 1, LARGEST);
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; ++k) {
-            work w = {c, to, from, ways[i].to, ways[i].from, sizes[k], NULL};
+            work w = {c, to, from, ways[i].to, ways[i].from, sizes[k], NULL, 1};
             add(ways[i].what, sizes[k], true, time_of(copy_and_wait, &w), host[k]);
         }
-        if (is_from_host)
-            check_host_free(c, from, ways[i].pinned);
-        else
-            check_free(c, ways[i].from, from);
-        if (is_to_host)
-            check_host_free(c, to, ways[i].pinned);
-        else
-            check_free(c, ways[i].to, to);
+        check_free_at(c, ways[i].from, from, ways[i].pinned);
+        check_free_at(c, ways[i].to, to, ways[i].pinned);
     }
 }
 
 static void
 measure(check_context *c)
 {
-    static const size_t sizes[] = {4096, (size_t)1 << 20, LARGEST};
     double host[3];
     work w = {.c = c, .to = malloc(LARGEST), .from = malloc(LARGEST)};
     memset(w.to, 1, LARGEST);
@@ -176,9 +158,11 @@ measure(check_context *c)
         host[i] = time_of(copy_on_host, &w);
     }
     work small = {.c = c, .to = check_alloc(c, 0, 64), .from = check_alloc(c, 0, 64), .size = 64};
+    small.copies = 16; /* as a program queues work */
     work on_host = {.to = w.to, .from = w.from, .size = 64};
     const double of_host = time_of(copy_on_host, &on_host);
-    add("queue 64 bytes on the device", 0, false, time_of(launch, &small) / 16, of_host);
+    add("queue 64 bytes on the device", 0, false, time_of(copy_and_wait, &small) / 16, of_host);
+    small.copies = 1;
     add("queue it and wait", 0, false, time_of(copy_and_wait, &small), of_host);
     if (c->table.event_create != NULL) {
         small.event = check_event(c, 0, 0);

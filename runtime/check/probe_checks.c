@@ -4,20 +4,9 @@
 
 #include <openreg/probe.h>
 
-#include "check.h"
 #include "fixtures.h"
-#include "slot_tour.h"
 
-#define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define SIZE 4099 /* odd: a driver's copies in words have a head and a tail */
-
-static const openreg_probe *
-find_probe(check_context *c)
-{
-    return check_extension_table(c, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION, OPENREG_PROBE_SIZE_1);
-}
-
-/* ---------------------------------------------------------------------------------------------- a vendor's call fails */
 
 /* What the uses below need, made while no call fails. */
 typedef struct scene {
@@ -26,29 +15,7 @@ typedef struct scene {
     openreg_driver_event event, later;
 } scene;
 
-static void
-do_nothing(void *argument)
-{
-    (void)argument;
-}
-
-typedef enum use {
-    ALLOCATE,
-    FREE,
-    COPY_TO,
-    COPY_FROM,
-    COPY_ON,
-    FILL,
-    HOST_ALLOCATE,
-    HOST_FUNC,
-    STREAM_CREATE,
-    STREAM_WAIT,
-    EVENT_CREATE,
-    EVENT_RECORD,
-    EVENT_SYNC,
-    STREAM_SYNC,
-    USES
-} use;
+typedef enum use { ALLOC, FREE, TO, FROM, ON, FILL, HOST, FUNC, STREAM, WAIT, EVENT, RECORD, AWAIT, SYNC, USES } use;
 
 static const char *const slots[USES] = {"mem_alloc",    "mem_free",     "copy",       "copy",          "copy",
                                         "fill",         "host_alloc",   "host_func",  "stream_create", "stream_wait",
@@ -62,33 +29,33 @@ use_slot(check_context *c, use which, scene *s)
     openreg_driver_stream stream = NULL;
     openreg_driver_event event = NULL;
     switch (which) {
-    case ALLOCATE:
+    case ALLOC:
         return MAY(c, mem_alloc, c->instance, 0, BYTES(SIZE), &memory);
     case FREE:
         return MAY(c, mem_free, c->instance, 0, s->spare);
-    case COPY_TO:
+    case TO:
         return MAY(c, copy, c->instance, 0, s->stream, s->memory + 1, 0, s->host, -1, SIZE);
-    case COPY_FROM:
+    case FROM:
         return MAY(c, copy, c->instance, 0, s->stream, s->host, -1, s->memory + 1, 0, SIZE);
-    case COPY_ON:
+    case ON:
         return MAY(c, copy, c->instance, 0, s->stream, s->memory + 1, 0, s->spare + 2, 0, SIZE);
     case FILL:
         return MAY(c, fill, c->instance, 0, s->stream, s->memory + 1, 7, SIZE);
-    case HOST_ALLOCATE:
+    case HOST:
         return MAY(c, host_alloc, c->instance, 0, BYTES(SIZE), &memory);
-    case HOST_FUNC:
-        return MAY(c, host_func, c->instance, 0, s->stream, do_nothing, NULL);
-    case STREAM_CREATE:
+    case FUNC:
+        return MAY(c, host_func, c->instance, 0, s->stream, check_do_nothing, NULL);
+    case STREAM:
         return MAY(c, stream_create, c->instance, 0, 0, 0, &stream);
-    case STREAM_WAIT:
+    case WAIT:
         return MAY(c, stream_wait, c->instance, 0, s->stream, s->event);
-    case EVENT_CREATE:
+    case EVENT:
         return MAY(c, event_create, c->instance, 0, 0, &event);
-    case EVENT_RECORD:
+    case RECORD:
         return MAY(c, event_record, c->instance, 0, s->stream, s->later);
-    case EVENT_SYNC:
+    case AWAIT:
         return MAY(c, event_sync, c->instance, 0, s->event);
-    case STREAM_SYNC:
+    case SYNC:
     case USES:
         break;
     }
@@ -127,9 +94,9 @@ fails_at(check_context *c, use which, uint32_t nth)
 {
     uint32_t left = 0;
     check_open(c);
-    const openreg_probe *const probe = find_probe(c);
-    if (probe->fail_vendor_call == NULL)
-        check_skip("the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
+    const openreg_probe *const probe = check_extension_table(c, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION,
+                                                             OPENREG_PROBE_SIZE_1);
+    check_skip_if(probe->fail_vendor_call == NULL, "the extension %s has no fail_vendor_call()", OPENREG_PROBE_NAME);
     scene s = set_scene(c);
     CALL("fail_vendor_call", probe->fail_vendor_call(c->instance, nth, &left));
     const openreg_status status = says_why(use_slot(c, which, &s));
@@ -159,14 +126,12 @@ failed_calls_are_reported(check_context *c)
     REQUIRE(failures > 0, "fail_vendor_call() made no call fail: none is counted");
 }
 
-/* ------------------------------------------------------------------------------------------ the vendor's current device */
-
 static void
 slots_leave_the_device(check_context *c)
 {
-    const openreg_probe *const probe = find_probe(c);
-    if (probe->vendor_device == NULL)
-        check_skip("the extension %s has no vendor_device()", OPENREG_PROBE_NAME);
+    const openreg_probe *const probe = check_extension_table(c, OPENREG_PROBE_NAME, OPENREG_PROBE_VERSION,
+                                                             OPENREG_PROBE_SIZE_1);
+    check_skip_if(probe->vendor_device == NULL, "the extension %s has no vendor_device()", OPENREG_PROBE_NAME);
     const char *name = "";
     for (int which = 0; name != NULL; ++which) {
         int32_t before = -2, after = -2;

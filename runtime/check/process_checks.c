@@ -10,22 +10,18 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "fixtures.h"
 #include "runner.h"
-#include "slot_tour.h"
 
 static void
 writes_nothing(check_context *c)
 {
     char path[] = "/tmp/openreg-check-XXXXXX", text[200] = "";
     const int file = mkstemp(path);
-    if (file < 0)
-        check_skip("no file could be made in /tmp");
+    check_skip_if(file < 0, "no file could be made in /tmp");
     (void)unlink(path);
     (void)fflush(NULL);
-    if (dup2(file, 1) < 0 || dup2(file, 2) < 0)
-        check_skip("the output can't be redirected");
+    check_skip_if(dup2(file, 1) < 0 || dup2(file, 2) < 0, "the output can't be redirected");
     check_whole_slot_tour(c);
     (void)fflush(NULL);
     const off_t written = lseek(file, 0, SEEK_END);
@@ -111,9 +107,7 @@ count_alarm(int signal)
 static void
 survives_signals(check_context *c)
 {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = count_alarm; /* without SA_RESTART: system calls end with EINTR */
+    const struct sigaction action = {.sa_handler = count_alarm}; /* without SA_RESTART: system calls end with EINTR */
     (void)sigaction(SIGALRM, &action, NULL);
     const struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     (void)setitimer(ITIMER_REAL, &often, NULL);
@@ -130,8 +124,6 @@ survives_signals(check_context *c)
     (void)setitimer(ITIMER_REAL, &never, NULL);
     REQUIRE(alarms > 0, "no signal came: the driver blocked SIGALRM in the calling thread");
 }
-
-/* ------------------------------------------------------------------------------------------------------- end and fork */
 
 static void
 end_is_clean(check_context *c)

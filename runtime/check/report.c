@@ -18,15 +18,7 @@ check_report_failures(const check_report *report)
     return failures;
 }
 
-typedef enum verdict {
-    VERDICT_CONFORMS,
-    VERDICT_FAILS,
-    VERDICT_PART,
-    VERDICT_NOTHING,
-    VERDICT_NO_DEVICE,
-    VERDICT_NO_DRIVER,
-    VERDICT_UNFINISHED
-} verdict;
+typedef enum verdict { CONFORMS, HAS_FAILED, PART, NOTHING, NO_DEVICE, NO_DRIVER, UNFINISHED } verdict;
 
 static verdict
 verdict_of(const check_report *report)
@@ -35,16 +27,16 @@ verdict_of(const check_report *report)
     for (int i = 0; i < report->count; ++i)
         tried += report->results[i].outcome != CHECK_SKIPPED;
     if (!report->identity.is_loaded)
-        return VERDICT_NO_DRIVER;
+        return NO_DRIVER;
     if (!report->is_finished)
-        return VERDICT_UNFINISHED;
+        return UNFINISHED;
     if (check_report_failures(report) > 0)
-        return VERDICT_FAILS;
+        return HAS_FAILED;
     if (report->identity.devices < 0)
-        return VERDICT_NO_DEVICE;
+        return NO_DEVICE;
     if (tried == 0)
-        return VERDICT_NOTHING;
-    return report->is_whole ? VERDICT_CONFORMS : VERDICT_PART;
+        return NOTHING;
+    return report->is_whole ? CONFORMS : PART;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- text */
@@ -77,7 +69,21 @@ check_report_result(const check_result *result, bool is_verbose)
     (void)fflush(stdout);
 }
 
-static void print_wrapped(const char *label, const char *text);
+static void
+print_wrapped(const char *label, const char *text)
+{
+    const int indent = (int)strlen(label) + 3;
+    int column = printf("  %s ", label);
+    for (const char *word = text; *word != '\0';) {
+        const int length = (int)strcspn(word, " ");
+        if (column + 1 + length > 100)
+            column = printf("\n%*s", indent, "") - 1;
+        column += printf(" %.*s", length, word);
+        word += length;
+        word += strspn(word, " ");
+    }
+    printf("\n");
+}
 
 /* The names of the checks that were skipped. */
 static void
@@ -126,17 +132,17 @@ check_report_end(const check_report *report)
         printf(", %d known", counts[CHECK_KNOWN]);
     printf(" in %.1f s\n", report->seconds);
     switch (verdict_of(report)) {
-    case VERDICT_FAILS:
+    case HAS_FAILED:
         printf("does not conform to driver.h %u.%u: see docs/verifying-a-driver.md, or --explain CHECK\n",
                OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor);
         break;
-    case VERDICT_NO_DEVICE:
+    case NO_DEVICE:
         printf("there is no device: nothing was checked but the table and what open() and describe() say\n");
         break;
-    case VERDICT_NOTHING:
+    case NOTHING:
         printf("nothing was checked\n");
         break;
-    case VERDICT_PART:
+    case PART:
         printf("no failure in the requested checks\n");
         break;
     default:
@@ -230,9 +236,9 @@ check_report_json(const check_report *report, const char *path)
 {
     static const char *const words[] = {"passed", "failed", "skipped", "known"};
     static const char *const verdicts[] = {
-        [VERDICT_CONFORMS] = "conforms",       [VERDICT_FAILS] = "fails",         [VERDICT_PART] = "no failure",
-        [VERDICT_NOTHING] = "nothing checked", [VERDICT_NO_DEVICE] = "no device", [VERDICT_NO_DRIVER] = "no driver",
-        [VERDICT_UNFINISHED] = "unfinished",
+        [CONFORMS] = "conforms",       [HAS_FAILED] = "fails",    [PART] = "no failure",
+        [NOTHING] = "nothing checked", [NO_DEVICE] = "no device", [NO_DRIVER] = "no driver",
+        [UNFINISHED] = "unfinished",
     };
     const verdict found = verdict_of(report);
     char needs[256], hint[600];
@@ -247,9 +253,9 @@ check_report_json(const check_report *report, const char *path)
                   "\"abi\": \"%u.%u\", \"devices\": %d, \"level\": %d, \"seed\": %" PRIu64
                   ", \"seconds\": %.3f, \"conforms\": %s, ",
                   OPENREG_ABI_MAJOR, (unsigned)report->identity.abi_minor, report->identity.devices, report->level,
-                  report->target->seed, report->seconds, found == VERDICT_CONFORMS ? "true" : "false");
+                  report->target->seed, report->seconds, found == CONFORMS ? "true" : "false");
     write_member(file, "verdict", verdicts[found], ", ");
-    write_member(file, "message", found == VERDICT_NO_DRIVER ? report->identity.message : "", ",\n ");
+    write_member(file, "message", found == NO_DRIVER ? report->identity.message : "", ",\n ");
     write_list(file, "slots_missing", report->identity.slots, " ", ",\n ");
     write_list(file, "kernels_without_reference", report->identity.kernels, " ", ",\n ");
     (void)fprintf(file, "\"kernels_left_out\": %d,\n \"checks\": [", report->identity.kernels_left_out);
@@ -322,22 +328,6 @@ check_list(int level)
     for (const check_group *const *group = check_groups; *group != NULL; ++group)
         for (size_t i = 0; (*group)->level <= level && i < (*group)->count; ++i)
             printf("%d  %s\n", (*group)->level, (*group)->cases[i].name);
-}
-
-static void
-print_wrapped(const char *label, const char *text)
-{
-    const int indent = (int)strlen(label) + 3;
-    int column = printf("  %s ", label);
-    for (const char *word = text; *word != '\0';) {
-        const int length = (int)strcspn(word, " ");
-        if (column + 1 + length > 100)
-            column = printf("\n%*s", indent, "") - 1;
-        column += printf(" %.*s", length, word);
-        word += length;
-        word += strspn(word, " ");
-    }
-    printf("\n");
 }
 
 static void

@@ -35,4 +35,9 @@ int check_report_failures(const check_report *report);
 void check_list(int level);
 int check_explain(const char *name);
 
+/* A driver's figures beside the host's, which judge nothing. Measures in a process of its own, prints a table, and writes it
+ * to `json` unless that is NULL. Returns the exit status: 0, 1 if the driver failed during it, 2 if the file can't be
+ * written, 77 without a device. */
+int check_perf(const check_target *target, int limit, const char *json);
+
 #endif

@@ -26,19 +26,10 @@ static void
 require_needs(check_context *c, const check_case *check)
 {
     const char *missing = "";
-    if (!check_has_slots(&c->table, check->slots, &missing))
+    if (!check_has_slots(&c->table, check->slots, &missing)) /* which sets what the text says */
         check_skip("the table has no %s", missing);
     if ((check->needs & CHECK_FORK_SAFE) != 0 && (c->table.caps & OPENREG_CAP_FORK_SAFE) == 0)
         check_skip("the table has not the flag OPENREG_CAP_FORK_SAFE");
-}
-
-static uint64_t
-all_caps(check_context *c)
-{
-    uint64_t caps = 0;
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        caps |= check_caps(c, dev);
-    return caps;
 }
 
 static void
@@ -53,13 +44,14 @@ run_in_child(const check_case *check, const check_target *target)
         if ((check->needs & CHECK_COMM) != 0 &&
             c.table.extension(c.instance, OPENREG_COMM_NAME, OPENREG_COMM_VERSION) == NULL)
             check_skip("the driver has no extension openreg.comm");
-        if ((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2)
-            check_skip("the driver has one device");
+        check_skip_if((check->needs & CHECK_TWO_DEVICES) != 0 && c.devices < 2, "the driver has one device");
         if ((check->needs & CHECK_GATE) != 0 || strstr(check->slots, "host_func") != NULL) {
             check_drop_refused_host_func(&c);
             require_needs(&c, check);
         }
-        const uint64_t caps = all_caps(&c);
+        uint64_t caps = 0;
+        for (int32_t dev = 0; dev < c.devices; ++dev)
+            caps |= check_caps(&c, dev);
         if ((check->needs & CHECK_FENCED) != 0 && (caps & OPENREG_CAP_FENCED) == 0)
             check_skip("no device has the flag OPENREG_CAP_FENCED");
         if ((check->needs & CHECK_HOST_VISIBLE) != 0 && (caps & OPENREG_CAP_HOST_VISIBLE) == 0)
@@ -72,17 +64,10 @@ run_in_child(const check_case *check, const check_target *target)
              c.table.extension(c.instance, OPENREG_KERNELS_NAME, OPENREG_KERNELS_VERSION) == NULL))
             check_skip("the driver has no kernels");
     }
-    check->run(&c);
+    do
+        check->run(&c);
+    while ((check->needs & CHECK_EACH) != 0 && ++c.dev < c.devices);
     check_pass();
-}
-
-static void
-begin_child(int file, check_trail *trail)
-{
-    /* No child outlives an interrupted run. */
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)setpgid(0, 0);
-    check_begin(file, trail);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ parent */
@@ -98,12 +83,8 @@ start(child *out)
 {
     int files[2];
     void *const shared = mmap(NULL, sizeof *out->trail, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
+    if (shared == MAP_FAILED || pipe(files) != 0)
         return -1;
-    if (pipe(files) != 0) {
-        (void)munmap(shared, sizeof *out->trail);
-        return -1;
-    }
     (void)fflush(NULL);
     out->trail = shared;
     out->process = fork();
@@ -120,18 +101,16 @@ start(child *out)
 /* A check that goes on calling slots is slow and doesn't hang: it ends after this multiple of the limit. */
 #define LIMITS_IN_ALL 4
 
-/* Reads until the child ends. False if no call began or ended for `limit` seconds; it is gone in both cases. */
+/* Waits for the child's end, and reads its report, for which a pipe has room. False if no call began or ended for `limit`
+ * seconds; it is gone in both cases. */
 static bool
 await(const child *wanted, double limit, char *text, size_t room, int *status)
 {
-    size_t length = 0;
     const double last = check_now() + LIMITS_IN_ALL * limit;
     double end = check_now() + limit;
     int64_t seen = -1;
-    bool is_open = true, is_in_time = true;
-    for (;;) {
-        if (waitpid(wanted->process, status, WNOHANG) == wanted->process)
-            break;
+    bool is_in_time = true;
+    for (; waitpid(wanted->process, status, WNOHANG) != wanted->process; check_sleep(1)) {
         const int64_t calls = 2 * (int64_t)__atomic_load_n(&wanted->trail->count, __ATOMIC_RELAXED) +
                               (__atomic_load_n(&wanted->trail->current, __ATOMIC_RELAXED) == 0);
         if (calls != seen) {
@@ -145,24 +124,12 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
             (void)waitpid(wanted->process, status, 0);
             break;
         }
-        struct pollfd polled = {.fd = wanted->file, .events = POLLIN};
-        if (!is_open) {
-            check_sleep(1);
-        } else if (poll(&polled, 1, 20) > 0) {
-            const ssize_t got = length + 1 < room ? read(wanted->file, text + length, room - 1 - length) : 0;
-            is_open = got > 0;
-            length += got > 0 ? (size_t)got : 0;
-        }
     }
     (void)kill(-wanted->process, SIGKILL); /* what it has left behind */
     struct pollfd polled = {.fd = wanted->file, .events = POLLIN};
-    while (is_open && length + 1 < room && poll(&polled, 1, 0) > 0) {
-        const ssize_t got = read(wanted->file, text + length, room - 1 - length);
-        is_open = got > 0;
-        length += got > 0 ? (size_t)got : 0;
-    }
+    const ssize_t got = poll(&polled, 1, 0) > 0 ? read(wanted->file, text, room - 1) : 0;
     (void)close(wanted->file);
-    text[length] = '\0';
+    text[got > 0 ? got : 0] = '\0';
     for (char *at = text; *at != '\0'; ++at)
         if (*at == '\n' || *at == '\r')
             *at = ' ';
@@ -220,36 +187,9 @@ read_end(const child *ended, bool is_in_time, int status, int limit, check_resul
     else if (WEXITSTATUS(status) != CHECK_EXIT_FAIL)
         (void)snprintf(text, sizeof result->message, "the process ended with status %d %s", WEXITSTATUS(status),
                        where(ended, buffer, sizeof buffer));
-    const bool is_abrupt = !is_in_time || WIFSIGNALED(status) ||
-                           (WEXITSTATUS(status) != CHECK_EXIT_PASS && WEXITSTATUS(status) != CHECK_EXIT_SKIP &&
-                            WEXITSTATUS(status) != CHECK_EXIT_FAIL);
-    if (is_abrupt)
+    if (!is_in_time || !WIFEXITED(status) ||
+        (result->outcome == CHECK_FAILED && WEXITSTATUS(status) != CHECK_EXIT_FAIL))
         write_calls(trail, result->calls, sizeof result->calls);
-}
-
-void
-check_run(const check_case *check, int level, const check_target *target, int limit, check_result *result)
-{
-    memset(result, 0, sizeof *result);
-    result->check = check;
-    result->level = level;
-    const double begin = check_now();
-    child started;
-    const int which = start(&started);
-    if (which == 0) {
-        begin_child(started.file, started.trail);
-        run_in_child(check, target);
-    }
-    if (which < 0) {
-        result->outcome = CHECK_FAILED;
-        (void)snprintf(result->message, sizeof result->message, "no process could be made: %s", strerror(errno));
-        return;
-    }
-    int status = 0;
-    const bool is_in_time = await(&started, limit, result->message, sizeof result->message, &status);
-    read_end(&started, is_in_time, status, limit, result);
-    (void)munmap(started.trail, sizeof *started.trail);
-    result->seconds = check_now() - begin;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- identity */
@@ -295,11 +235,9 @@ identify_in_child(const check_target *target, check_identity *identity)
                    c.table.version != NULL ? c.table.version : "");
     identity->abi_minor = c.table.abi_minor;
     identity->caps = c.table.caps;
-    for (int i = 0; i < OPENREG_SLOT_COUNT; ++i) {
-        const char *missing;
-        if (!check_has_slots(&c.table, openreg_slots[i].name, &missing))
+    for (int i = 0; i < OPENREG_SLOT_COUNT; ++i)
+        if (!check_has_slot(&c.table, i))
             (void)add_word(identity->slots, sizeof identity->slots, openreg_slots[i].name);
-    }
     check_open(&c);
     identity->devices = c.devices;
     const openreg_kernels *kernels = NULL;
@@ -315,32 +253,59 @@ identify_in_child(const check_target *target, check_identity *identity)
     check_pass();
 }
 
+/* ------------------------------------------------------------------------------------------------------------ results */
+
+/* A check in a process of its own, or, where `check` is NULL, what fills in the identity. */
+static void
+run_process(const check_case *check, const check_target *target, check_identity *identity, int limit,
+            check_result *result)
+{
+    child started;
+    int status = 0;
+    const int which = start(&started);
+    if (which == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* no child outlives an interrupted run */
+        (void)setpgid(0, 0);
+        check_begin(started.file, started.trail);
+        if (check != NULL)
+            run_in_child(check, target);
+        else
+            identify_in_child(target, identity);
+    }
+    if (which < 0) {
+        result->outcome = CHECK_FAILED;
+        (void)snprintf(result->message, sizeof result->message, "no process could be made: %s", strerror(errno));
+        return;
+    }
+    const bool is_in_time = await(&started, limit, result->message, sizeof result->message, &status);
+    read_end(&started, is_in_time, status, limit, result);
+    (void)munmap(started.trail, sizeof *started.trail);
+}
+
+void
+check_run(const check_case *check, int level, const check_target *target, int limit, check_result *result)
+{
+    const double begin = check_now();
+    memset(result, 0, sizeof *result);
+    result->check = check;
+    result->level = level;
+    run_process(check, target, NULL, limit, result);
+    result->seconds = check_now() - begin;
+}
+
 void
 check_identify(const check_target *target, int limit, check_identity *identity)
 {
     check_identity *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                                         0);
+    check_result result = {.check = NULL};
     memset(identity, 0, sizeof *identity);
     identity->devices = -1;
     identity->slowness = 1;
     if (shared == MAP_FAILED)
         return;
-    shared->devices = -1;
-    shared->slowness = 1;
-    child started;
-    const int which = start(&started);
-    if (which == 0) {
-        begin_child(started.file, started.trail);
-        identify_in_child(target, shared);
-    }
-    check_result result;
-    memset(&result, 0, sizeof result);
-    int status = 0;
-    if (which > 0) {
-        const bool is_in_time = await(&started, limit, result.message, sizeof result.message, &status);
-        read_end(&started, is_in_time, status, limit, &result);
-        (void)munmap(started.trail, sizeof *started.trail);
-    }
+    *shared = *identity;
+    run_process(NULL, target, shared, limit, &result);
     *identity = *shared;
     (void)snprintf(identity->message, sizeof identity->message, "%s", result.message);
     (void)munmap(shared, sizeof *shared);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* runtime_checks.c: the driver behind the runtime: what that emulates, the caching allocator, the end of memory. */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <openreg/openreg.h>
@@ -28,8 +26,6 @@ devices_are_there(check_context *c)
         OK(openreg_device_synchronize(i));
     }
 }
-
-/* -------------------------------------------------------------------------------------------------------------- copies */
 
 #define SIZE 70001
 
@@ -64,26 +60,20 @@ static void
 pinned_memory_works(check_context *c)
 {
     check_start_runtime(c);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        unsigned char *from = NULL, *to = NULL;
-        OK(openreg_host_alloc(dev, SIZE, (void **)&from));
-        OK(openreg_host_alloc(dev, SIZE, (void **)&to));
-        char *const memory = check_allocate_block(dev, SIZE);
-        for (uint64_t i = 0; i < 10; ++i) {
-            check_pattern(from, SIZE, i);
-            memset(to, 0, SIZE);
-            OK(openreg_memcpy_async(dev, OPENREG_STREAM_DEFAULT, memory, dev, from, OPENREG_HOST, SIZE));
-            OK(openreg_memcpy_async(dev, OPENREG_STREAM_DEFAULT, to, OPENREG_HOST, memory, dev, SIZE));
-            OK(openreg_stream_synchronize(dev, OPENREG_STREAM_DEFAULT));
-            check_is_pattern(to, SIZE, i, "bytes that went from pinned memory to a device and back");
-        }
-        OK(openreg_free(memory));
-        OK(openreg_host_free(from));
-        OK(openreg_host_free(to));
+    unsigned char *const from = check_pinned_block(c->dev, SIZE), *const to = check_pinned_block(c->dev, SIZE);
+    char *const memory = check_allocate_block(c->dev, SIZE);
+    for (uint64_t i = 0; i < 10; ++i) {
+        check_pattern(from, SIZE, i);
+        memset(to, 0, SIZE);
+        OK(openreg_memcpy_async(c->dev, OPENREG_STREAM_DEFAULT, memory, c->dev, from, OPENREG_HOST, SIZE));
+        OK(openreg_memcpy_async(c->dev, OPENREG_STREAM_DEFAULT, to, OPENREG_HOST, memory, c->dev, SIZE));
+        OK(openreg_stream_synchronize(c->dev, OPENREG_STREAM_DEFAULT));
+        check_is_pattern(to, SIZE, i, "bytes that went from pinned memory to a device and back");
     }
+    OK(openreg_free(memory));
+    OK(openreg_host_free(from));
+    OK(openreg_host_free(to));
 }
-
-/* -------------------------------------------------------------------------------------------------- streams and events */
 
 #define WORK ((size_t)8 << 20)
 
@@ -100,116 +90,85 @@ static void
 streams_are_ordered(check_context *c)
 {
     check_start_runtime(c);
-    unsigned char *from = NULL, *to = NULL;
-    OK(openreg_host_alloc(0, SIZE, (void **)&from));
-    OK(openreg_host_alloc(0, SIZE, (void **)&to));
-    for (int32_t dev = 0; dev < c->devices; ++dev)
-        for (uint64_t i = 0; i < 6; ++i) {
-            openreg_stream writer, reader;
-            openreg_event event;
-            OK(openreg_stream_from_pool(dev, 0, &writer));
-            OK(openreg_stream_from_pool(dev, 0, &reader));
-            OK(openreg_event_create(dev, 0, &event));
-            char *const memory = check_allocate_block(dev, SIZE), *const big = check_allocate_block(dev, WORK);
-            OK(openreg_memset_async(dev, OPENREG_STREAM_DEFAULT, memory, 0, SIZE));
-            OK(openreg_device_synchronize(dev));
-            check_pattern(from, SIZE, i);
-            keep_busy(dev, writer, big, 20);
-            OK(openreg_memcpy_async(dev, writer, memory, dev, from, OPENREG_HOST, SIZE));
-            OK(openreg_event_record(event, dev, writer));
-            OK(openreg_stream_wait_event(dev, reader, event));
-            OK(openreg_memcpy_async(dev, reader, to, OPENREG_HOST, memory, dev, SIZE));
-            OK(openreg_stream_synchronize(dev, reader));
-            check_is_pattern(to, SIZE, i, "what a stream copied after it had waited for the writer's event");
-            OK(openreg_event_destroy(event));
-            OK(openreg_free(memory));
-            OK(openreg_free(big));
-        }
+    unsigned char *const from = check_pinned_block(0, SIZE), *const to = check_pinned_block(0, SIZE);
+    for (uint64_t i = 0; i < 6; ++i) {
+        openreg_stream const writer = check_pool_stream(c->dev), reader = check_pool_stream(c->dev);
+        openreg_event const event = check_runtime_event(c->dev, 0);
+        char *const memory = check_allocate_block(c->dev, SIZE), *const big = check_allocate_block(c->dev, WORK);
+        OK(openreg_memset_async(c->dev, OPENREG_STREAM_DEFAULT, memory, 0, SIZE));
+        OK(openreg_device_synchronize(c->dev));
+        check_pattern(from, SIZE, i);
+        keep_busy(c->dev, writer, big, 20);
+        OK(openreg_memcpy_async(c->dev, writer, memory, c->dev, from, OPENREG_HOST, SIZE));
+        OK(openreg_event_record(event, c->dev, writer));
+        OK(openreg_stream_wait_event(c->dev, reader, event));
+        OK(openreg_memcpy_async(c->dev, reader, to, OPENREG_HOST, memory, c->dev, SIZE));
+        OK(openreg_stream_synchronize(c->dev, reader));
+        check_is_pattern(to, SIZE, i, "what a stream copied after it had waited for the writer's event");
+        OK(openreg_event_destroy(event));
+        OK(openreg_free(memory));
+        OK(openreg_free(big));
+    }
 }
 
 static void
 events_measure(check_context *c)
 {
     check_start_runtime(c);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_event first, last;
-        int32_t done = 0;
-        int64_t ns = -1;
-        char *const big = check_allocate_block(dev, WORK);
-        OK(openreg_event_create(dev, OPENREG_EVENT_TIMING, &first));
-        OK(openreg_event_create(dev, OPENREG_EVENT_TIMING, &last));
-        OK(openreg_event_query(first, &done));
-        REQUIRE(done == 1, "an event that was never recorded is not complete");
-        keep_busy(dev, OPENREG_STREAM_DEFAULT, big, 4);
-        OK(openreg_device_synchronize(dev));
-        bool is_close = false;
-        double host = 0, ms = 0;
-        for (int i = 0; i < 3 && !is_close; ++i) { /* on a busy machine the host may come late */
-            const double begin = check_now();
-            OK(openreg_event_record(first, dev, OPENREG_STREAM_DEFAULT));
-            keep_busy(dev, OPENREG_STREAM_DEFAULT, big, 60);
-            OK(openreg_event_record(last, dev, OPENREG_STREAM_DEFAULT));
-            OK(openreg_event_synchronize(last));
-            host = (check_now() - begin) * 1e3;
-            OK(openreg_event_query(last, &done));
-            REQUIRE(done == 1, "an event is not complete after it was waited for");
-            OK(openreg_event_elapsed(first, last, &ns));
-            ms = (double)ns / 1e6;
-            is_close = ms >= host * 0.3 - 1 && ms <= host * 1.1 + 2;
-        }
-        REQUIRE(is_close, "the events say %g ms, the host's clock %g ms", ms, host);
-        OK(openreg_event_destroy(first));
-        OK(openreg_event_destroy(last));
-        OK(openreg_free(big));
+    openreg_event const first = check_runtime_event(c->dev, OPENREG_EVENT_TIMING);
+    openreg_event const last = check_runtime_event(c->dev, OPENREG_EVENT_TIMING);
+    int32_t done = 0;
+    int64_t ns = -1;
+    char *const big = check_allocate_block(c->dev, WORK);
+    OK(openreg_event_query(first, &done));
+    REQUIRE(done == 1, "an event that was never recorded is not complete");
+    keep_busy(c->dev, OPENREG_STREAM_DEFAULT, big, 4);
+    OK(openreg_device_synchronize(c->dev));
+    bool is_close = false;
+    double host = 0, ms = 0;
+    for (int i = 0; i < 3 && !is_close; ++i) { /* on a busy machine the host may come late */
+        const double begin = check_now();
+        OK(openreg_event_record(first, c->dev, OPENREG_STREAM_DEFAULT));
+        keep_busy(c->dev, OPENREG_STREAM_DEFAULT, big, 60);
+        OK(openreg_event_record(last, c->dev, OPENREG_STREAM_DEFAULT));
+        OK(openreg_event_synchronize(last));
+        host = (check_now() - begin) * 1e3;
+        OK(openreg_event_query(last, &done));
+        REQUIRE(done == 1, "an event is not complete after it was waited for");
+        OK(openreg_event_elapsed(first, last, &ns));
+        ms = (double)ns / 1e6;
+        is_close = ms >= host * 0.3 - 1 && ms <= host * 1.1 + 2;
     }
-}
-
-typedef struct visit {
-    const unsigned char *bytes;
-    uint64_t seed;
-    size_t right;
-    atomic_int calls;
-} visit;
-
-static void
-look(void *argument)
-{
-    visit *const v = argument;
-    v->right = check_pattern_difference(v->bytes, SIZE, v->seed);
-    (void)atomic_fetch_add(&v->calls, 1);
+    REQUIRE(is_close, "the events say %g ms, the host's clock %g ms", ms, host);
+    OK(openreg_event_destroy(first));
+    OK(openreg_event_destroy(last));
+    OK(openreg_free(big));
 }
 
 static void
 host_functions_run(check_context *c)
 {
     check_start_runtime(c);
-    unsigned char *from = NULL, *to = NULL;
-    OK(openreg_host_alloc(0, SIZE, (void **)&from));
-    OK(openreg_host_alloc(0, SIZE, (void **)&to));
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_stream stream;
-        char *const memory = check_allocate_block(dev, SIZE), *const big = check_allocate_block(dev, WORK);
-        OK(openreg_stream_from_pool(dev, 0, &stream));
-        for (uint64_t i = 1; i < 5; ++i) {
-            visit v = {.bytes = to, .seed = i};
-            check_pattern(from, SIZE, i);
-            memset(to, 0, SIZE);
-            OK(openreg_device_synchronize(dev));
-            keep_busy(dev, stream, big, 20);
-            OK(openreg_memcpy_async(dev, stream, memory, dev, from, OPENREG_HOST, SIZE));
-            OK(openreg_memcpy_async(dev, stream, to, OPENREG_HOST, memory, dev, SIZE));
-            OK(openreg_stream_launch_host_func(dev, stream, look, &v));
-            OK(openreg_stream_synchronize(dev, stream));
-            REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by openreg_stream_synchronize()",
-                    atomic_load(&v.calls));
-            REQUIRE(v.right == SIZE, "a host function ran before a copy in front of it had ended");
-        }
-        OK(openreg_free(memory));
-        OK(openreg_free(big));
+    unsigned char *const from = check_pinned_block(0, SIZE), *const to = check_pinned_block(0, SIZE);
+    openreg_stream const stream = check_pool_stream(c->dev);
+    char *const memory = check_allocate_block(c->dev, SIZE), *const big = check_allocate_block(c->dev, WORK);
+    for (uint64_t i = 1; i < 5; ++i) {
+        check_visit v = {.bytes = to, .size = SIZE, .seed = i};
+        check_pattern(from, SIZE, i);
+        memset(to, 0, SIZE);
+        OK(openreg_device_synchronize(c->dev));
+        keep_busy(c->dev, stream, big, 20);
+        OK(openreg_memcpy_async(c->dev, stream, memory, c->dev, from, OPENREG_HOST, SIZE));
+        OK(openreg_memcpy_async(c->dev, stream, to, OPENREG_HOST, memory, c->dev, SIZE));
+        OK(openreg_stream_launch_host_func(c->dev, stream, check_look, &v));
+        OK(openreg_stream_synchronize(c->dev, stream));
+        REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by openreg_stream_synchronize()",
+                atomic_load(&v.calls));
+        REQUIRE(v.right == SIZE, "a host function ran before a copy in front of it had ended");
     }
+    OK(openreg_free(memory));
+    OK(openreg_free(big));
 }
-
-/* ----------------------------------------------------------------------------------------------------------- allocator */
 
 static void
 blocks_keep_their_contents(check_context *c)
@@ -218,9 +177,7 @@ blocks_keep_their_contents(check_context *c)
     check_random_program(c, &c->random, c->target->seconds);
     OK(openreg_memory_empty_cache(-1));
     for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_memory_stats stats;
-        memset(&stats, 0, sizeof stats);
-        stats.struct_size = sizeof stats;
+        openreg_memory_stats stats = {.struct_size = sizeof stats};
         OK(openreg_memory_get_stats(dev, &stats));
         REQUIRE(stats.allocated_bytes[OPENREG_POOL_ALL].current == 0 &&
                     stats.reserved_bytes[OPENREG_POOL_ALL].current == 0,
@@ -235,8 +192,7 @@ memory_ends_and_comes_back(check_context *c)
 {
     check_start_runtime(c);
     const uint64_t total = check_properties(0).total_memory;
-    if (total == 0)
-        check_skip("the driver does not say how much memory a device has");
+    check_skip_if(total == 0, "the driver does not say how much memory a device has");
     enum { MOST = 4096 };
     static void *held[MOST];
     const size_t size = (size_t)check_third_within(0, total / 32);
@@ -246,8 +202,7 @@ memory_ends_and_comes_back(check_context *c)
         openreg_status status = OPENREG_OK;
         while (count < most && (status = openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &held[count])) == OPENREG_OK)
             ++count;
-        if (status == OPENREG_OK)
-            check_skip("device 0 gave out three times its memory");
+        check_skip_if(status == OPENREG_OK, "device 0 gave out three times its memory");
         REQUIRE(status == OPENREG_E_NOMEM, "a full device is %s for openreg_malloc(): %s", openreg_status_name(status),
                 openreg_last_error()->message);
         REQUIRE(count > 4, "only %d times %zu bytes of the device's memory can be allocated", count, size);
@@ -259,27 +214,16 @@ memory_ends_and_comes_back(check_context *c)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------ life, threads */
-
 static void
 everything_starts_again(check_context *c)
 {
     check_start_runtime(c);
     check_counts before = {.files = 0};
     for (int i = 0; i < 8; ++i) {
-        static unsigned char host[5000], seen[5000];
-        openreg_stream stream;
-        openreg_event event;
-        char *const memory = check_allocate_block(0, sizeof host);
-        check_pattern(host, sizeof host, (uint64_t)i);
-        OK(openreg_memcpy(memory, 0, host, OPENREG_HOST, sizeof host));
-        OK(openreg_memcpy(seen, OPENREG_HOST, memory, 0, sizeof seen));
-        check_is_pattern(seen, sizeof seen, (uint64_t)i, "bytes that came back from a device");
-        OK(openreg_stream_from_pool(0, 0, &stream));
-        OK(openreg_event_create(0, 0, &event));
-        OK(openreg_event_record(event, 0, stream));
+        check_round_trip(0, (uint64_t)i, "bytes that came back from a device");
+        openreg_event const event = check_runtime_event(0, 0);
+        OK(openreg_event_record(event, 0, check_pool_stream(0)));
         OK(openreg_event_destroy(event));
-        OK(openreg_free(memory));
         OK(openreg_shutdown());
         if (i == 2)
             before = check_count_now();
@@ -307,16 +251,10 @@ threads_share_devices(check_context *c)
 {
     enum { THREADS = 8 };
     check_start_runtime(c);
-    pthread_t threads[THREADS];
     static program programs[THREADS];
     for (int i = 0; i < THREADS; ++i)
         programs[i] = (program){c, check_random(c)};
-    for (int i = 0; i < THREADS; ++i) {
-        if (pthread_create(&threads[i], NULL, run_program, &programs[i]) != 0)
-            check_skip("no thread could be made");
-    }
-    for (int i = 0; i < THREADS; ++i)
-        (void)pthread_join(threads[i], NULL);
+    check_run_threads(run_program, programs, sizeof programs[0], THREADS);
 }
 
 #define HINT_EMULATED                                                                                                  \
@@ -327,14 +265,14 @@ static const check_case cases[] = {
      "`openreg-info` says why a driver is not used.", devices_are_there},
     {"runtime.copy", "", CHECK_RUNTIME, "Copies and fills through the runtime are exact, between all devices.",
      HINT_EMULATED, copies_are_exact},
-    {"runtime.pinned", "", CHECK_RUNTIME, "Pinned memory through the runtime: copies to and from it are exact.",
-     HINT_EMULATED, pinned_memory_works},
-    {"runtime.streams", "", CHECK_RUNTIME, "Events order streams, the driver's own and emulated ones.", HINT_EMULATED,
-     streams_are_ordered},
-    {"runtime.events", "", CHECK_RUNTIME, "Events are complete when they were waited for, and measure milliseconds.",
-     HINT_EMULATED, events_measure},
-    {"runtime.host_func", "", CHECK_RUNTIME, "A host function runs once, behind earlier work of its stream.",
-     HINT_EMULATED, host_functions_run},
+    {"runtime.pinned", "", CHECK_RUNTIME | CHECK_EACH,
+     "Pinned memory through the runtime: copies to and from it are exact.", HINT_EMULATED, pinned_memory_works},
+    {"runtime.streams", "", CHECK_RUNTIME | CHECK_EACH, "Events order streams, the driver's own and emulated ones.",
+     HINT_EMULATED, streams_are_ordered},
+    {"runtime.events", "", CHECK_RUNTIME | CHECK_EACH,
+     "Events are complete when they were waited for, and measure milliseconds.", HINT_EMULATED, events_measure},
+    {"runtime.host_func", "", CHECK_RUNTIME | CHECK_EACH,
+     "A host function runs once, behind earlier work of its stream.", HINT_EMULATED, host_functions_run},
     {"runtime.allocator", "", CHECK_RUNTIME,
      "Blocks of the caching allocator keep their contents, and all memory goes back to the driver.",
      "Segments are allocations of the driver of 2 MiB and more.", blocks_keep_their_contents},

@@ -1,55 +1,130 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* slopes.c: what grows with each round of the same calls (fixtures.h). */
+/* slopes.c: counts of what a process has, and what grows with each round of the same calls (fixtures.h). */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <malloc.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "fixtures.h"
 
 #define ONCE_SECONDS 2.0 /* for the rounds of one window: a slow driver gets fewer */
+
+static int
+entries_of(const char *folder)
+{
+    int count = 0;
+    DIR *const directory = opendir(folder);
+    if (directory == NULL)
+        return 0;
+    while (readdir(directory) != NULL)
+        ++count;
+    (void)closedir(directory);
+    return count - 3; /* ".", ".." and the directory itself; of tasks one less than there are: the caller's */
+}
+
+static uint64_t
+heap_bytes(void)
+{
+#if __GLIBC_PREREQ(2, 33)
+    const struct mallinfo2 heap = mallinfo2();
+    return (uint64_t)heap.uordblks + (uint64_t)heap.hblkhd;
+#else
+    const struct mallinfo heap = mallinfo(); /* counts up to 4 GiB, which is more than a driver's own */
+    return (uint64_t)(unsigned)heap.uordblks + (uint64_t)(unsigned)heap.hblkhd;
+#endif
+}
+
+/* Of a file with one number, or the line of one that begins with `key`; UINT64_MAX if there is none ("max"). */
+static uint64_t
+read_bytes(const char *path, const char *key, uint64_t unit)
+{
+    char line[128];
+    uint64_t bytes = UINT64_MAX;
+    FILE *const file = fopen(path, "re");
+    while (file != NULL && bytes == UINT64_MAX && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long number;
+        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%llu", &number) == 1)
+            bytes = (uint64_t)number * unit;
+    }
+    if (file != NULL)
+        (void)fclose(file);
+    return bytes;
+}
+
+uint64_t
+check_host_available(void)
+{
+    const uint64_t machine = read_bytes("/proc/meminfo", "MemAvailable:", 1024);
+    const uint64_t limit = read_bytes("/sys/fs/cgroup/memory.max", "", 1);
+    const uint64_t used = read_bytes("/sys/fs/cgroup/memory.current", "", 1);
+    const uint64_t group = limit == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : limit > used ? limit - used : 0;
+    const uint64_t least = machine < group ? machine : group;
+    return least == UINT64_MAX ? 0 : least;
+}
+
+check_counts
+check_count_now(void)
+{
+    const uint64_t bytes = read_bytes("/proc/self/statm", "", (uint64_t)sysconf(_SC_PAGESIZE));
+    return (check_counts){.files = entries_of("/proc/self/fd"),
+                          .threads = entries_of("/proc/self/task"),
+                          .heap = heap_bytes(),
+                          .address_space = bytes != UINT64_MAX ? bytes : 0};
+}
+
+void
+check_count_exactly(void)
+{
+    (void)mallopt(M_ARENA_MAX, 1);
+}
+
+int
+check_threads_down_to(int wanted)
+{
+    int threads = entries_of("/proc/self/task");
+    for (int i = 0; i < 200 && threads > wanted; ++i) {
+        check_sleep(5);
+        threads = entries_of("/proc/self/task");
+    }
+    return threads;
+}
 
 /* What has grown, as text; NULL if nothing has. */
 static const char *
 growth(const check_counts *before, const check_counts *after, int rounds, unsigned books, const char *what)
 {
     static char text[200];
-    unsigned long long number = 0;
-    const char *noun = NULL;
-    if (after->threads > before->threads) {
-        number = (unsigned)(after->threads - before->threads);
-        noun = "threads";
-    } else if (after->files > before->files) {
-        number = (unsigned)(after->files - before->files);
-        noun = "open files";
-    } else if (after->heap > before->heap + (uint64_t)rounds * books + CHECK_HEAP_SLACK) {
-        number = after->heap - before->heap;
-        noun = "bytes of host memory";
-    } else if (after->address_space > before->address_space + (uint64_t)rounds * 2048 + CHECK_ADDRESS_SLACK) {
-        number = after->address_space - before->address_space;
-        noun = "bytes of address space";
-    } else if (before->device > after->device + (uint64_t)rounds * 64 + CHECK_DEVICE_SLACK) {
-        number = before->device - after->device;
-        noun = "bytes of device memory";
-    }
-    if (noun == NULL)
-        return NULL;
-    (void)snprintf(text, sizeof text, "%llu %s are left after %d times %s", number, noun, rounds, what);
-    return text;
+    const struct {
+        uint64_t before, after, slack;
+        const char *noun;
+    } all[] = {{(uint64_t)before->threads, (uint64_t)after->threads, 0, "threads"},
+               {(uint64_t)before->files, (uint64_t)after->files, 0, "open files"},
+               {before->heap, after->heap, (uint64_t)rounds * books + CHECK_HEAP_SLACK, "bytes of host memory"},
+               {before->address_space, after->address_space, (uint64_t)rounds * 2048 + CHECK_ADDRESS_SLACK,
+                "bytes of address space"},
+               {after->device, before->device, (uint64_t)rounds * 64 + CHECK_DEVICE_SLACK, "bytes of device memory"}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        if (all[i].after > all[i].before + all[i].slack) {
+            (void)snprintf(text, sizeof text, "%llu %s are left after %d times %s",
+                           (unsigned long long)(all[i].after - all[i].before), all[i].noun, rounds, what);
+            return text;
+        }
+    return NULL;
 }
 
 static check_counts
 count_all(check_context *c, int threads)
 {
-    check_counts counts;
     for (int32_t dev = 0; c->instance != NULL && dev < c->devices; ++dev) /* behind the runtime `once` waits itself */
         MUST(c, device_sync, c->instance, dev);
     const int left = threads > 0 ? check_threads_down_to(threads) : 0;
-    counts = check_count_now();
+    check_counts counts = check_count_now();
     if (threads > 0)
         counts.threads = left;
-    for (int32_t dev = 0; c->instance != NULL && c->table.mem_info != NULL && dev < c->devices; ++dev) {
-        uint64_t unused = 0, total;
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
-        counts.device += unused;
-    }
+    for (int32_t dev = 0; c->instance != NULL && dev < c->devices; ++dev)
+        counts.device += check_free_memory(c, dev);
     return counts;
 }
 

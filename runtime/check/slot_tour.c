@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* slot_tour.c: every slot of a driver, called as a program would (slot_tour.h). */
-#include "slot_tour.h"
-
-#include <string.h>
-
+/* slot_tour.c: every slot of a driver, called as a program would (fixtures.h). */
 #include "fixtures.h"
 
 #define SIZE 5000
-
-static void
-touch(void *argument)
-{
-    (void)argument;
-}
 
 static void
 use_events(check_context *c, int32_t dev, openreg_driver_stream stream)
@@ -41,41 +31,21 @@ check_use_alone(check_context *c, int32_t dev, int which)
                                         "host_alias",   "host_alloc",    "host_func",  "stream_query", "stream_native",
                                         "event_record", "event_elapsed", "mem_info",   "device_info",  "device_active",
                                         "device_bind",  "extension",     "device_sync"};
-    enum {
-        ALLOC,
-        TO,
-        FROM,
-        ON,
-        FILL,
-        ALIAS,
-        HOST,
-        FUNC,
-        QUERY,
-        NATIVE,
-        RECORD,
-        ELAPSED,
-        MEMORY,
-        INFO,
-        ACTIVE,
-        BIND,
-        EXTENSION,
-        SYNC,
-        USES
-    };
+    enum { ALLOC, TO, FROM, ON, FILL, VIEW, HOST, FUNC, QUERY, HANDLE, RECORD, TIME, FREE, INFO, ACTIVE, BIND, FIND };
     unsigned char host[64] = {0};
     const char *missing;
-    uint64_t unused, total;
+    int64_t ns;
     int32_t number;
     void *pointer;
-    if (which >= USES)
+    if ((size_t)which >= sizeof slots / sizeof slots[0])
         return NULL;
     if (!check_has_slots(&c->table, slots[which], &missing) ||
-        (which == ALIAS && (check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) == 0))
+        (which == VIEW && (check_caps(c, dev) & OPENREG_CAP_HOST_VISIBLE) == 0))
         return "";
-    char *const memory = which <= ALIAS ? check_alloc(c, dev, SIZE) : NULL;
-    openreg_driver_stream const stream = which == QUERY || which == NATIVE ? check_stream(c, dev) : NULL;
-    openreg_driver_event const event = which == RECORD || which == ELAPSED ? check_event(c, dev, OPENREG_EVENT_TIMING)
-                                                                           : NULL;
+    char *const memory = which <= VIEW ? check_alloc(c, dev, SIZE) : NULL;
+    openreg_driver_stream const stream = which == QUERY || which == HANDLE ? check_stream(c, dev) : NULL;
+    openreg_driver_event const event = which == RECORD || which == TIME ? check_event(c, dev, OPENREG_EVENT_TIMING)
+                                                                        : NULL;
     if (which == TO || which == FROM)
         MUST(c, copy, c->instance, dev, NULL, which == TO ? (void *)memory : host, which == TO ? dev : -1,
              which == TO ? (void *)host : memory, which == TO ? -1 : dev, sizeof host);
@@ -83,33 +53,33 @@ check_use_alone(check_context *c, int32_t dev, int which)
         MUST(c, copy, c->instance, dev, NULL, memory + 128, dev, memory, dev, sizeof host);
     if (which == FILL)
         MUST(c, fill, c->instance, dev, NULL, memory, 7, SIZE);
-    if (which == ALIAS)
+    if (which == VIEW)
         MUST(c, host_alias, c->instance, dev, memory, &pointer);
     if (which == HOST)
         check_host_free(c, check_host_alloc(c, SIZE, true), true);
-    if (which == FUNC && MAY(c, host_func, c->instance, dev, NULL, touch, NULL) != OPENREG_OK)
+    if (which == FUNC && MAY(c, host_func, c->instance, dev, NULL, check_do_nothing, NULL) != OPENREG_OK)
         c->table.host_func = NULL; /* E_UNSUPPORTED: host_func.once has any other answer */
     if (which == QUERY)
         MUST(c, stream_query, c->instance, dev, stream, &number);
-    if (which == NATIVE)
+    if (which == HANDLE)
         MUST(c, stream_native, c->instance, dev, stream, &pointer);
-    if (event != NULL)
+    if (event != NULL) {
         MUST(c, event_record, c->instance, dev, NULL, event);
-    if (event != NULL)
         MUST(c, event_sync, c->instance, dev, event);
-    if (which == ELAPSED)
-        MUST(c, event_elapsed, c->instance, dev, event, event, (int64_t *)&total);
-    if (which == MEMORY)
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
+    }
+    if (which == TIME)
+        MUST(c, event_elapsed, c->instance, dev, event, event, &ns);
+    if (which == FREE)
+        (void)check_free_memory(c, dev);
     if (which == INFO)
         (void)check_info(c, dev);
     if (which == ACTIVE)
         MUST(c, device_active, c->instance, dev, &number);
     if (which == BIND)
         MUST(c, device_bind, c->instance, dev);
-    if (which == EXTENSION)
+    if (which == FIND)
         (void)c->table.extension(c->instance, "openreg.no such extension", 1);
-    if (which != MEMORY && which != INFO)
+    if (which != FREE && which != INFO)
         MUST(c, device_sync, c->instance, dev);
     if (event != NULL)
         MUST(c, event_destroy, c->instance, dev, event);

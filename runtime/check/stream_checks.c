@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 #define SIZE 60001
@@ -46,28 +45,26 @@ tail_has_ended(const tail *t, const char *what)
 static void
 handles_are_streams(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        const openreg_device_info info = check_info(c, dev);
-        openreg_driver_stream streams[MANY];
-        for (int i = 0; i < MANY; ++i) {
-            const int64_t span = (int64_t)info.priority_low - info.priority_high + 1;
-            streams[i] = NULL;
-            MUST(c, stream_create, c->instance, dev, 0, (int32_t)(info.priority_high + i % span), &streams[i]);
-            REQUIRE(streams[i] != NULL, "stream_create() succeeded and gave no handle: NULL is the default stream");
-            for (int k = 0; k < i; ++k)
-                REQUIRE(streams[k] != streams[i], "stream_create() gave one handle for two streams");
-        }
-        tail t = {NULL, NULL, NULL, 0};
-        for (int i = 0; i < MANY; i += 8) {
-            queue_tail(c, &t, dev, streams[i], 1);
-            MUST(c, stream_sync, c->instance, dev, streams[i]);
-            tail_has_ended(&t, "a copy on one of many streams");
-        }
-        for (int i = 0; i < MANY; ++i)
-            MUST(c, stream_destroy, c->instance, dev, streams[i]);
-        MUST(c, stream_destroy, c->instance, dev, NULL);
-        MUST(c, device_sync, c->instance, dev);
+    const openreg_device_info info = check_info(c, c->dev);
+    openreg_driver_stream streams[MANY];
+    for (int i = 0; i < MANY; ++i) {
+        const int64_t span = (int64_t)info.priority_low - info.priority_high + 1;
+        streams[i] = NULL;
+        MUST(c, stream_create, c->instance, c->dev, 0, (int32_t)(info.priority_high + i % span), &streams[i]);
+        REQUIRE(streams[i] != NULL, "stream_create() succeeded and gave no handle: NULL is the default stream");
+        for (int k = 0; k < i; ++k)
+            REQUIRE(streams[k] != streams[i], "stream_create() gave one handle for two streams");
     }
+    tail t = {NULL, NULL, NULL, 0};
+    for (int i = 0; i < MANY; i += 8) {
+        queue_tail(c, &t, c->dev, streams[i], 1);
+        MUST(c, stream_sync, c->instance, c->dev, streams[i]);
+        tail_has_ended(&t, "a copy on one of many streams");
+    }
+    for (int i = 0; i < MANY; ++i)
+        MUST(c, stream_destroy, c->instance, c->dev, streams[i]);
+    MUST(c, stream_destroy, c->instance, c->dev, NULL);
+    MUST(c, device_sync, c->instance, c->dev);
 }
 
 /* ----------------------------------------------------------------------------------------------------- waiting, asking */
@@ -75,25 +72,14 @@ handles_are_streams(check_context *c)
 static void
 sync_waits(check_context *c)
 {
+    const bool is_default = strcmp(c->check->name, "stream.sync_default") == 0;
     tail t = {NULL, NULL, NULL, 0};
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const stream = check_stream(c, dev);
-        for (int i = 0; i < 3; ++i) {
-            queue_tail(c, &t, dev, stream, 15);
-            MUST(c, stream_sync, c->instance, dev, stream);
-            tail_has_ended(&t, "the last copy of a stream after stream_sync()");
-        }
-    }
-}
-
-static void
-sync_of_default_waits(check_context *c)
-{
-    tail t = {NULL, NULL, NULL, 0};
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        queue_tail(c, &t, dev, NULL, 15);
-        MUST(c, stream_sync, c->instance, dev, NULL);
-        tail_has_ended(&t, "the last copy of the default stream after stream_sync()");
+    openreg_driver_stream const stream = is_default ? NULL : check_stream(c, c->dev);
+    for (int i = 0; i < (is_default ? 1 : 3); ++i) {
+        queue_tail(c, &t, c->dev, stream, 15);
+        MUST(c, stream_sync, c->instance, c->dev, stream);
+        tail_has_ended(&t, is_default ? "the last copy of the default stream after stream_sync()"
+                                      : "the last copy of a stream after stream_sync()");
     }
 }
 
@@ -103,111 +89,80 @@ static void
 device_sync_waits(check_context *c)
 {
     enum { STREAMS = 64, ATTEMPTS = 6, TAILS = 4 };
-    tail tails[TAILS];
-    memset(tails, 0, sizeof tails);
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream streams[STREAMS] = {NULL};
-        const int most = dev < 2 ? STREAMS : TAILS, attempts = dev < 2 ? ATTEMPTS : 1;
-        for (int i = 1; i < most; ++i)
-            streams[i] = check_stream(c, dev);
-        for (int k = 0; k < attempts; ++k) {
-            const int last = most - 1 - k * (most - TAILS) / ATTEMPTS;
-            const int used[TAILS] = {0, 1, last / 2 + 1, last};
-            for (int i = 0; i < TAILS; ++i)
-                queue_tail(c, &tails[i], dev, streams[used[i]], i == 0 ? 5 : 15);
-            MUST(c, device_sync, c->instance, dev);
-            for (int i = 0; i < TAILS; ++i)
-                tail_has_ended(&tails[i], i == 0 ? "the default stream's last copy after device_sync()"
-                                                 : "a stream's last copy after device_sync()");
-            for (int i = 0; i < TAILS; ++i) /* which may wait for all of them */
-                check_free(c, dev, tails[i].memory);
-        }
-        for (int i = 1; i < most && streams[i] != NULL; ++i)
-            MUST(c, stream_destroy, c->instance, dev, streams[i]);
+    tail tails[TAILS] = {{.from = NULL}};
+    openreg_driver_stream streams[STREAMS] = {NULL};
+    const int most = c->dev < 2 ? STREAMS : TAILS, attempts = c->dev < 2 ? ATTEMPTS : 1;
+    for (int i = 1; i < most; ++i)
+        streams[i] = check_stream(c, c->dev);
+    for (int k = 0; k < attempts; ++k) {
+        const int last = most - 1 - k * (most - TAILS) / ATTEMPTS;
+        const int used[TAILS] = {0, 1, last / 2 + 1, last};
+        for (int i = 0; i < TAILS; ++i)
+            queue_tail(c, &tails[i], c->dev, streams[used[i]], i == 0 ? 5 : 15);
+        MUST(c, device_sync, c->instance, c->dev);
+        for (int i = 0; i < TAILS; ++i)
+            tail_has_ended(&tails[i], i == 0 ? "the default stream's last copy after device_sync()"
+                                             : "a stream's last copy after device_sync()");
+        for (int i = 0; i < TAILS; ++i) /* which may wait for all of them */
+            check_free(c, c->dev, tails[i].memory);
     }
+    for (int i = 1; i < most && streams[i] != NULL; ++i)
+        MUST(c, stream_destroy, c->instance, c->dev, streams[i]);
 }
 
 static void
 query_sees_the_last_byte(check_context *c)
 {
     tail t = {NULL, NULL, NULL, 0};
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const streams[] = {check_stream(c, dev), NULL};
-        for (int i = 0; i < 4; ++i) {
-            int32_t done = 0;
-            queue_tail(c, &t, dev, streams[i % 2], 15);
-            const double end = check_now() + CHECK_PATIENCE;
-            while (done == 0) {
-                MUST(c, stream_query, c->instance, dev, streams[i % 2], &done);
-                REQUIRE(done == 0 || done == 1, "stream_query() said %d", done);
-                REQUIRE(check_now() < end, "stream_query() says 0 %d seconds after a few copies were queued",
-                        CHECK_PATIENCE);
-            }
-            tail_has_ended(&t, "the last copy of a stream when stream_query() says that all is done");
+    openreg_driver_stream const streams[] = {check_stream(c, c->dev), NULL};
+    for (int i = 0; i < 4; ++i) {
+        int32_t done = 0;
+        queue_tail(c, &t, c->dev, streams[i % 2], 15);
+        const double end = check_now() + CHECK_PATIENCE;
+        while (done == 0) {
+            MUST(c, stream_query, c->instance, c->dev, streams[i % 2], &done);
+            REQUIRE(done == 0 || done == 1, "stream_query() said %d", done);
+            REQUIRE(check_now() < end, "stream_query() says 0 %d seconds after a few copies were queued",
+                    CHECK_PATIENCE);
         }
+        tail_has_ended(&t, "the last copy of a stream when stream_query() says that all is done");
     }
 }
 
 static void
 query_of_held_stream(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const stream = check_stream(c, dev);
-        int32_t done = -7;
-        MUST(c, stream_query, c->instance, dev, stream, &done);
-        REQUIRE(done == 1, "stream_query() of a stream without work said %d", done);
-        check_gate *const gate = check_gate_close(c, dev, stream);
-        MUST(c, stream_query, c->instance, dev, stream, &done);
-        REQUIRE(done == 0, "stream_query() said %d while work was held", done);
-        check_gate_open(gate);
-        MUST(c, stream_sync, c->instance, dev, stream);
-        MUST(c, stream_query, c->instance, dev, stream, &done);
-        REQUIRE(done == 1, "stream_query() said %d after stream_sync()", done);
-    }
-}
-
-typedef struct sync_call {
-    check_context *c;
-    int32_t dev;
-    openreg_driver_stream stream;
-} sync_call;
-
-static void
-sync_stream(void *argument)
-{
-    const sync_call *const call = argument;
-    MUST(call->c, stream_sync, call->c->instance, call->dev, call->stream);
+    openreg_driver_stream const stream = check_stream(c, c->dev);
+    int32_t done = -7;
+    MUST(c, stream_query, c->instance, c->dev, stream, &done);
+    REQUIRE(done == 1, "stream_query() of a stream without work said %d", done);
+    check_gate *const gate = check_gate_close(c, c->dev, stream);
+    MUST(c, stream_query, c->instance, c->dev, stream, &done);
+    REQUIRE(done == 0, "stream_query() said %d while work was held", done);
+    check_gate_open(gate);
+    MUST(c, stream_sync, c->instance, c->dev, stream);
+    MUST(c, stream_query, c->instance, c->dev, stream, &done);
+    REQUIRE(done == 1, "stream_query() said %d after stream_sync()", done);
 }
 
 /* Held streams hold nobody else: neither the default stream, nor by it. */
 static void
 streams_are_apart(check_context *c)
 {
-    static tail t;
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const one = check_stream(c, dev), other = check_stream(c, dev);
-        openreg_driver_stream const pairs[][2] = {{one, NULL}, {NULL, one}, {one, other}};
-        for (int i = 0; i < 3; ++i) {
-            check_gate *const gate = check_gate_close(c, dev, pairs[i][0]);
-            check_gate_await_reached(gate);
-            sync_call *const call = malloc(sizeof *call);
-            *call = (sync_call){c, dev, pairs[i][1]};
-            t.memory = check_alloc(c, dev, SIZE);
-            unsigned char *const host = check_host_alloc(c, SIZE, true);
-            MUST(c, copy, c->instance, dev, pairs[i][1], t.memory, dev, host, -1, SIZE);
-            REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, sync_stream, call), "%s waited for %s without an event",
-                    pairs[i][1] == NULL ? "the default stream" : "a stream",
-                    pairs[i][0] == NULL ? "the default stream" : "another stream");
-            check_gate_open(gate);
-            MUST(c, device_sync, c->instance, dev);
-        }
+    openreg_driver_stream const one = check_stream(c, c->dev), other = check_stream(c, c->dev);
+    openreg_driver_stream const pairs[][2] = {{one, NULL}, {NULL, one}, {one, other}};
+    for (int i = 0; i < 3; ++i) {
+        check_gate *const gate = check_gate_close(c, c->dev, pairs[i][0]);
+        check_gate_await_reached(gate);
+        char *const memory = check_alloc(c, c->dev, SIZE);
+        unsigned char *const host = check_host_alloc(c, SIZE, true);
+        MUST(c, copy, c->instance, c->dev, pairs[i][1], memory, c->dev, host, -1, SIZE);
+        REQUIRE(check_sync_returns(c, c->dev, pairs[i][1], NULL), "%s waited for %s without an event",
+                pairs[i][1] == NULL ? "the default stream" : "a stream",
+                pairs[i][0] == NULL ? "the default stream" : "another stream");
+        check_gate_open(gate);
+        MUST(c, device_sync, c->instance, c->dev);
     }
-}
-
-static void
-count_call(void *argument)
-{
-    (void)__atomic_add_fetch((int *)argument, 1, __ATOMIC_SEQ_CST);
 }
 
 /* One piece of work, or none: at once, and behind work that takes a while. */
@@ -221,7 +176,7 @@ destroyed_stream_ends(check_context *c, const tail *t, int32_t dev)
     check_drop_refused_host_func(c);
     for (int i = 0; i < 2 * KINDS; ++i) {
         const int kind = i % KINDS;
-        int calls = 0;
+        atomic_int calls = 0;
         if ((kind == FUNC && c->table.host_func == NULL) || (kind == FILL && c->table.fill == NULL))
             continue;
         openreg_driver_stream const stream = check_stream(c, dev);
@@ -233,13 +188,13 @@ destroyed_stream_ends(check_context *c, const tail *t, int32_t dev)
         if (kind == COPY)
             MUST(c, copy, c->instance, dev, stream, t->memory, dev, t->from, -1, SIZE);
         if (kind == FUNC)
-            MUST(c, host_func, c->instance, dev, stream, count_call, &calls);
+            MUST(c, host_func, c->instance, dev, stream, check_count_call, &calls);
         if (kind == FILL)
             MUST(c, fill, c->instance, dev, stream, t->memory, 7, SIZE);
         MUST(c, stream_destroy, c->instance, dev, stream);
         MUST(c, device_sync, c->instance, dev);
-        REQUIRE(kind != FUNC || __atomic_load_n(&calls, __ATOMIC_SEQ_CST) == 1,
-                "a host function, the only work of a stream that was destroyed, ran %d times", calls);
+        REQUIRE(kind != FUNC || atomic_load(&calls) == 1,
+                "a host function, the only work of a stream that was destroyed, ran %d times", atomic_load(&calls));
         check_read(c, dev, t->to, t->memory, SIZE);
         if (kind != FUNC)
             check_is_value(t->to, SIZE, kind == NOTHING ? 0 : 7, whats[kind]);
@@ -250,14 +205,12 @@ static void
 destroyed_stream_ends_its_work(check_context *c)
 {
     tail t = {NULL, NULL, NULL, 0};
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const stream = check_stream(c, dev);
-        queue_tail(c, &t, dev, stream, 15);
-        MUST(c, stream_destroy, c->instance, dev, stream);
-        MUST(c, device_sync, c->instance, dev);
-        tail_has_ended(&t, "the last copy of a stream that was destroyed");
-        destroyed_stream_ends(c, &t, dev);
-    }
+    openreg_driver_stream const stream = check_stream(c, c->dev);
+    queue_tail(c, &t, c->dev, stream, 15);
+    MUST(c, stream_destroy, c->instance, c->dev, stream);
+    MUST(c, device_sync, c->instance, c->dev);
+    tail_has_ended(&t, "the last copy of a stream that was destroyed");
+    destroyed_stream_ends(c, &t, c->dev);
 }
 
 /* --------------------------------------------------------------------------------------------------------------- waits */
@@ -268,16 +221,11 @@ static void
 wait_once(check_context *c, int32_t writer_dev, openreg_driver_stream writer, int32_t reader_dev,
           openreg_driver_stream reader, openreg_driver_event event)
 {
-    const bool is_pinned = check_has_pinned(c);
-    unsigned char *const host = check_host_alloc(c, SIZE, true);
+    const int32_t between_dev = check_has_pinned(c) ? -1 : writer_dev;
     char *const memory = check_alloc(c, writer_dev, SIZE), *const own = check_alloc(c, reader_dev, SIZE);
-    char *const between = is_pinned ? (char *)host : check_alloc(c, writer_dev, SIZE);
-    const int32_t between_dev = is_pinned ? -1 : writer_dev;
-    check_pattern(host, SIZE, 2);
-    check_write(c, writer_dev, memory, host, SIZE);
-    check_pattern(host, SIZE, 1);
-    if (!is_pinned)
-        check_write(c, writer_dev, between, host, SIZE);
+    char *const between = check_alloc_at(c, between_dev, SIZE, true);
+    check_write_pattern(c, writer_dev, memory, SIZE, 2);
+    check_write_pattern(c, between_dev, between, SIZE, 1);
     check_gate *const gate = check_hold(c, writer_dev, writer);
     MUST(c, copy, c->instance, writer_dev, writer, between, between_dev, memory, writer_dev, SIZE);
     MUST(c, event_record, c->instance, writer_dev, writer, event);
@@ -286,90 +234,66 @@ wait_once(check_context *c, int32_t writer_dev, openreg_driver_stream writer, in
     check_release(gate);
     check_sync(c, reader_dev, reader);
     check_sync(c, writer_dev, writer);
-    check_read(c, reader_dev, host, own, SIZE);
-    check_is_pattern(host, SIZE, 2, "what a stream copied after it had waited for the writer's event");
+    check_holds_pattern(c, reader_dev, own, SIZE, 2, "what a stream copied after it had waited for the writer's event");
 }
 
+/* Of this device, or of this one and the next. */
 static void
 wait_orders_streams(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const one = check_stream(c, dev), other = check_stream(c, dev);
-        openreg_driver_event const event = check_event(c, dev, 0);
-        wait_once(c, dev, one, dev, other, event);
-        wait_once(c, dev, NULL, dev, other, event);
-        wait_once(c, dev, one, dev, NULL, event);
-    }
-}
-
-static void
-wait_orders_devices(check_context *c)
-{
-    for (int32_t dev = 0; dev < 2; ++dev) {
-        openreg_driver_stream const one = check_stream(c, dev), other = check_stream(c, 1 - dev);
-        openreg_driver_event const event = check_event(c, dev, 0);
-        wait_once(c, dev, one, 1 - dev, other, event);
-        wait_once(c, dev, NULL, 1 - dev, NULL, event);
-    }
+    const bool is_other = strcmp(c->check->name, "stream.wait_devices") == 0;
+    const int32_t next = is_other ? (c->dev + 1) % c->devices : c->dev;
+    openreg_driver_stream const one = check_stream(c, c->dev), other = check_stream(c, next);
+    openreg_driver_event const event = check_event(c, c->dev, 0);
+    wait_once(c, c->dev, one, next, other, event);
+    wait_once(c, c->dev, NULL, next, is_other ? NULL : other, event);
+    if (!is_other)
+        wait_once(c, c->dev, one, next, NULL, event);
 }
 
 static void
 wait_for_no_record(check_context *c)
 {
-    for (int32_t dev = 0; dev < c->devices; ++dev) {
-        openreg_driver_stream const stream = check_stream(c, dev);
-        openreg_driver_event const event = check_event(c, dev, 0);
-        MUST(c, stream_wait, c->instance, dev, stream, event);
-        MUST(c, stream_wait, c->instance, dev, NULL, event);
-        sync_call *const call = malloc(sizeof *call);
-        *call = (sync_call){c, dev, stream};
-        if (c->table.stream_sync != NULL)
-            REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, sync_stream, call),
-                    "a stream waits for an event that was never recorded");
-        MUST(c, device_sync, c->instance, dev);
-    }
+    openreg_driver_stream const stream = check_stream(c, c->dev);
+    openreg_driver_event const event = check_event(c, c->dev, 0);
+    MUST(c, stream_wait, c->instance, c->dev, stream, event);
+    MUST(c, stream_wait, c->instance, c->dev, NULL, event);
+    if (c->table.stream_sync != NULL)
+        REQUIRE(check_sync_returns(c, c->dev, stream, NULL), "a stream waits for an event that was never recorded");
+    MUST(c, device_sync, c->instance, c->dev);
 }
 
 /* The wait is for the first record, though the event is recorded again, on an idle stream, before that is reached. With
  * `is_behind` the wait is still in the reader's queue at that time. */
 static void
-wait_keeps_record_once(check_context *c, bool is_behind)
+wait_keeps_its_record(check_context *c)
 {
-    unsigned char *const host = check_host_alloc(c, SIZE, true);
     openreg_driver_stream const writer = check_stream(c, 0), reader = check_stream(c, 0), idle = check_stream(c, 0);
     openreg_driver_event const event = check_event(c, 0, 0);
     char *const from = check_alloc(c, 0, SIZE), *const memory = check_alloc(c, 0, SIZE),
                 *const to = check_alloc(c, 0, SIZE);
-    check_pattern(host, SIZE, 1);
-    check_write(c, 0, memory, host, SIZE);
-    check_pattern(host, SIZE, 2);
-    check_write(c, 0, from, host, SIZE);
-    check_gate *behind = NULL;
-    if (is_behind) { /* first, and first to open: a vendor may run host functions one after the other */
-        behind = check_gate_close(c, 0, reader);
-        check_gate_await_reached(behind);
+    for (int is_behind = 0; is_behind < (check_has_gate(c) ? 2 : 1); ++is_behind) {
+        check_write_pattern(c, 0, memory, SIZE, 1);
+        check_write_pattern(c, 0, from, SIZE, 2);
+        check_gate *behind = NULL;
+        if (is_behind) { /* first, and first to open: a vendor may run host functions one after the other */
+            behind = check_gate_close(c, 0, reader);
+            check_gate_await_reached(behind);
+        }
+        check_gate *const gate = check_hold(c, 0, writer);
+        MUST(c, copy, c->instance, 0, writer, memory, 0, from, 0, SIZE);
+        MUST(c, event_record, c->instance, 0, writer, event);
+        MUST(c, stream_wait, c->instance, 0, reader, event);
+        MUST(c, copy, c->instance, 0, reader, to, 0, memory, 0, SIZE);
+        MUST(c, event_record, c->instance, 0, idle, event);
+        check_sync(c, 0, idle);
+        check_release(behind);
+        check_release(gate);
+        check_sync(c, 0, reader);
+        check_holds_pattern(c, 0, to, SIZE, 2,
+                            "what a stream copied after a wait for a record that was replaced later");
+        check_sync(c, 0, writer);
     }
-    check_gate *const gate = check_hold(c, 0, writer);
-    MUST(c, copy, c->instance, 0, writer, memory, 0, from, 0, SIZE);
-    MUST(c, event_record, c->instance, 0, writer, event);
-    MUST(c, stream_wait, c->instance, 0, reader, event);
-    MUST(c, copy, c->instance, 0, reader, to, 0, memory, 0, SIZE);
-    MUST(c, event_record, c->instance, 0, idle, event);
-    check_sync(c, 0, idle);
-    check_release(behind);
-    check_release(gate);
-    check_sync(c, 0, reader);
-    check_read(c, 0, host, to, SIZE);
-    check_is_pattern(host, SIZE, 2, "what a stream copied after a wait for a record that was replaced later");
-    check_sync(c, 0, writer);
-}
-
-static void
-wait_keeps_its_record(check_context *c)
-{
-    wait_keeps_record_once(c, false);
-    if (check_has_gate(c))
-        wait_keeps_record_once(c, true);
 }
 
 /* Two streams hand a buffer to and fro, a thousand times: message passing. */
@@ -398,34 +322,35 @@ streams_pass_messages(check_context *c)
 }
 
 static const check_case cases[] = {
-    {"stream.handles", "stream_create", 0,
+    {"stream.handles", "stream_create", CHECK_EACH,
      "stream_create(): a new stream, priority between priority_high and priority_low; destroying NULL is accepted.",
      "The runtime makes up to 32 streams for each priority of a device.", handles_are_streams},
-    {"stream.sync", "stream_create", 0, "stream_sync() waits for all work queued so far.",
+    {"stream.sync", "stream_create", CHECK_EACH, "stream_sync() waits for all work queued so far.",
      "Wait for the end of the work, not for its start or its submission.", sync_waits},
-    {"stream.sync_default", "stream_create", 0, "NULL is the device's default stream, for stream_sync() too.",
-     "Map NULL to a stream of yours, of the right device.", sync_of_default_waits},
-    {"stream.device_sync", "", 0, "device_sync() returns when all work of the device has ended, on every stream.",
+    {"stream.sync_default", "stream_create", CHECK_EACH, "NULL is the device's default stream, for stream_sync() too.",
+     "Map NULL to a stream of yours, of the right device.", sync_waits},
+    {"stream.device_sync", "", CHECK_EACH,
+     "device_sync() returns when all work of the device has ended, on every stream.",
      "Also that of the default stream, and of streams that were destroyed.", device_sync_waits},
-    {"stream.query", "stream_create", 0,
+    {"stream.query", "stream_create", CHECK_EACH,
      "stream_query(): 1 if all work queued so far has ended, to the last byte; it comes to that without a sync.",
      "Take work from the queue after it has run, not before; submit what is collected, so that it ends by itself.",
      query_sees_the_last_byte},
-    {"stream.query_pending", "stream_create host_func", CHECK_GATE,
+    {"stream.query_pending", "stream_create host_func", CHECK_GATE | CHECK_EACH,
      "stream_query(): 0 while work is pending, 1 when there is none.", "Host functions are work too.",
      query_of_held_stream},
-    {"stream.apart", "stream_create host_func", CHECK_GATE,
+    {"stream.apart", "stream_create host_func", CHECK_GATE | CHECK_EACH,
      "Order between streams comes from events alone: the default stream waits for no other stream, and none for it.",
      "CUDA: streams with cudaStreamNonBlocking. A queue for all streams deadlocks programs.", streams_are_apart},
-    {"stream.destroy", "stream_create", 0, "Queued work of a stream that is destroyed still runs.",
+    {"stream.destroy", "stream_create", CHECK_EACH, "Queued work of a stream that is destroyed still runs.",
      "Wait in stream_destroy(), or keep the queue until it is empty.", destroyed_stream_ends_its_work},
-    {"stream.wait", "stream_create stream_wait event_create", 0,
+    {"stream.wait", "stream_create stream_wait event_create", CHECK_EACH,
      "stream_wait(): later work of this stream waits for the event's latest record.",
      "The device's queue waits, and the call itself returns.", wait_orders_streams},
-    {"stream.wait_devices", "stream_create stream_wait event_create", CHECK_TWO_DEVICES,
+    {"stream.wait_devices", "stream_create stream_wait event_create", CHECK_TWO_DEVICES | CHECK_EACH,
      "stream_wait(): the event may belong to another device of this driver.",
-     "Where the vendor has no such wait, wait on the host, in a thread or in the call.", wait_orders_devices},
-    {"stream.wait_unrecorded", "stream_create stream_wait event_create", 0,
+     "Where the vendor has no such wait, wait on the host, in a thread or in the call.", wait_orders_streams},
+    {"stream.wait_unrecorded", "stream_create stream_wait event_create", CHECK_EACH,
      "stream_wait(): never recorded: nothing to wait for.", "Look for a record first.", wait_for_no_record},
     {"stream.wait_replaced", "stream_create stream_wait event_create", 0,
      "stream_wait() means the latest record at the time of its call; a later one does not change what it waits for.",

@@ -6,13 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
 #include "driver/driver_slots.h"
 #include "fixtures.h"
-#include "slot_tour.h"
-#include "target.h"
-
-/* ----------------------------------------------------------------------------------------------------------- exports */
 
 static char *
 read_file(const char *path, size_t *size)
@@ -35,8 +30,7 @@ read_file(const char *path, size_t *size)
 static void
 exports_entry_alone(check_context *c)
 {
-    if (c->target->path == NULL)
-        check_skip("the driver is built in");
+    check_skip_if(c->target->path == NULL, "the driver is built in");
     size_t size;
     const char *const bytes = read_file(c->target->path, &size);
     const Elf64_Ehdr *const header = (const void *)bytes;
@@ -60,8 +54,6 @@ exports_entry_alone(check_context *c)
         }
     }
 }
-
-/* ------------------------------------------------------------------------------------------------------------- table */
 
 static void
 query_is_cheap(check_context *c)
@@ -88,23 +80,15 @@ name_is_valid(check_context *c)
             "the name is \"%.40s\"", name);
 }
 
-static bool
-is_set(const openreg_driver *table, int slot)
-{
-    void (*function)(void);
-    memcpy(&function, (const char *)table + openreg_slots[slot].offset, sizeof function);
-    return function != NULL;
-}
-
 static void
 groups_are_whole(check_context *c)
 {
     for (int i = 0; i < OPENREG_SLOT_COUNT; ++i)
         for (int k = 0; k < OPENREG_SLOT_COUNT; ++k)
             REQUIRE(openreg_slots[i].group[0] == '\0' || strcmp(openreg_slots[i].group, openreg_slots[k].group) != 0 ||
-                        is_set(&c->table, i) == is_set(&c->table, k),
-                    "the table has %s and lacks %s", openreg_slots[is_set(&c->table, i) ? i : k].name,
-                    openreg_slots[is_set(&c->table, i) ? k : i].name);
+                        check_has_slot(&c->table, i) == check_has_slot(&c->table, k),
+                    "the table has %s and lacks %s", openreg_slots[check_has_slot(&c->table, i) ? i : k].name,
+                    openreg_slots[check_has_slot(&c->table, i) ? k : i].name);
 }
 
 /* The flags as text: names of those that there are, the rest as a number. */
@@ -177,8 +161,7 @@ static const check_case cases[] = {
      exports_entry_alone},
     {"table.query", "", CHECK_CLOSED,
      "openreg_driver_query_v1() is cheap: it opens no vendor library, starts no thread, touches no device, and gives "
-     "the "
-     "same static table each time.",
+     "the same static table each time.",
      "Move the work to open().", query_is_cheap},
     {"table.name", "", CHECK_CLOSED, "The name is lower case, [a-z0-9_], 1 to 31 characters.",
      "Variables and messages are made of it.", name_is_valid},
@@ -191,8 +174,7 @@ static const check_case cases[] = {
      "compiled with: FORK_SAFE and SIMULATED of the driver, HOST_VISIBLE and FENCED of a device.",
      "Take flags from driver.h alone; set those of a device in device_info().", flags_fit},
     {"table.size", "", CHECK_CLOSED,
-     "struct_size is sizeof(openreg_driver), abi_minor OPENREG_ABI_MINOR, both as compiled "
-     "into the driver.",
+     "struct_size is sizeof(openreg_driver), abi_minor OPENREG_ABI_MINOR, both as compiled into the driver.",
      "Write .struct_size = sizeof(openreg_driver), .abi_minor = OPENREG_ABI_MINOR.", size_fits_minor},
     {"table.constant", "", CHECK_CLOSED, "The table is constant.",
      "Make it static const, and put state into the instance.", table_is_constant},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* target.c: where the driver that is checked comes from (target.h). */
+/* target.c: where the driver that is checked comes from (check.h). */
 #define _GNU_SOURCE
-#include "target.h"
+#include "check.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -33,9 +33,7 @@ check_target_find(const char *name, check_target *target, const char **why)
         target->path = path;
         return 0;
     }
-    openreg_driver_record record;
-    memset(&record, 0, sizeof record);
-    record.struct_size = sizeof record;
+    openreg_driver_record record = {.struct_size = sizeof record};
     if (openreg_driver_find(name, &record) != OPENREG_OK) {
         *why = openreg_last_error()->message;
         return -1;

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 #define THREADS 16
@@ -19,7 +18,6 @@
 /* A thread's own: nobody else touches its memory, so what it finds there must be what its own program put there. */
 typedef struct worker {
     check_context c; /* with a random state of its own */
-    pthread_t thread;
     int32_t dev;
     int rounds;
     bool is_failing;
@@ -154,37 +152,14 @@ run_steps(void *argument)
     return NULL;
 }
 
+static worker workers[THREADS];
+
 static void
-run_threads(check_context *c, void *(*function)(void *), worker *workers)
+run_workers(check_context *c, void *(*function)(void *))
 {
-    for (int i = 0; i < THREADS; ++i)
-        if (pthread_create(&workers[i].thread, NULL, function, &workers[i]) != 0)
-            check_skip("no thread could be made");
-    for (int i = 0; i < THREADS; ++i)
-        (void)pthread_join(workers[i].thread, NULL);
+    check_run_threads(function, workers, sizeof workers[0], THREADS);
     for (int32_t dev = 0; dev < c->devices; ++dev)
         MUST(c, device_sync, c->instance, dev);
-}
-
-static void
-agrees_with_serial_model(check_context *c)
-{
-    static worker workers[THREADS];
-    for (int i = 0; i < THREADS; ++i)
-        prepare(&workers[i], c, i, i % c->devices);
-    run_threads(c, run_steps, workers);
-}
-
-static void
-share_streams(check_context *c)
-{
-    static worker workers[THREADS];
-    for (int i = 0; i < THREADS; ++i) {
-        prepare(&workers[i], c, i, i % c->devices);
-        if (i >= c->devices)
-            workers[i].stream = workers[i % c->devices].stream;
-    }
-    run_threads(c, run_steps, workers);
 }
 
 /* Handles that come and go. */
@@ -207,10 +182,8 @@ churn(void *argument)
             else
                 MUST(c, event_sync, c->instance, w->dev, event);
             MUST(c, event_destroy, c->instance, w->dev, event);
-        } else {
-            check_sync(c, w->dev, stream);
         }
-        if (c->table.event_create != NULL && c->table.stream_wait == NULL)
+        if (c->table.event_create == NULL || c->table.stream_wait == NULL)
             check_sync(c, w->dev, stream);
         MUST(c, copy, c->instance, w->dev, w->stream, w->seen, -1, memory, w->dev, 999);
         check_sync(c, w->dev, w->stream);
@@ -225,12 +198,15 @@ churn(void *argument)
 }
 
 static void
-handles_come_and_go(check_context *c)
+workers_agree(check_context *c)
 {
-    static worker workers[THREADS];
-    for (int i = 0; i < THREADS; ++i)
+    const bool shares_streams = strcmp(c->check->name, "thread.one_stream") == 0;
+    for (int i = 0; i < THREADS; ++i) {
         prepare(&workers[i], c, i, i % c->devices);
-    run_threads(c, churn, workers);
+        if (shares_streams && i >= c->devices)
+            workers[i].stream = workers[i % c->devices].stream;
+    }
+    run_workers(c, strcmp(c->check->name, "thread.handles") == 0 ? churn : run_steps);
 }
 
 /* Two threads that meet before their calls, so that both are inside of a slot at the same moment: whether a race shows
@@ -425,8 +401,9 @@ write_neighbours(void *argument)
 }
 
 static void
-run_partners(check_context *c, void *(*function)(void *))
+partners_meet(check_context *c)
 {
+    void *(*const function)(void *) = strcmp(c->check->name, "thread.meeting") == 0 ? make_at_once : write_neighbours;
     static partner both[2];
     char *const shared = check_alloc(c, 0, SHARED);
     for (int i = 0; i < 2; ++i) {
@@ -442,24 +419,11 @@ run_partners(check_context *c, void *(*function)(void *))
     struct sigaction action = {.sa_handler = stop_inside, .sa_flags = SA_RESTART};
     (void)sigaction(SIGUSR2, &action, NULL);
     pthread_t thread, stopper, own = pthread_self();
-    if (pthread_create(&thread, NULL, function, &both[1]) != 0 ||
-        pthread_create(&stopper, NULL, stop_at_times, &own) != 0)
-        check_skip("no thread could be made");
+    check_start_thread(&thread, function, &both[1]);
+    check_start_thread(&stopper, stop_at_times, &own);
     (void)function(&both[0]);
     (void)pthread_join(thread, NULL);
     (void)pthread_join(stopper, NULL);
-}
-
-static void
-threads_meet(check_context *c)
-{
-    run_partners(c, make_at_once);
-}
-
-static void
-neighbours_meet(check_context *c)
-{
-    run_partners(c, write_neighbours);
 }
 
 /* Half of the threads fail all the time: the others must not see it. */
@@ -481,25 +445,19 @@ fail_or_work(void *argument)
 static void
 errors_are_of_a_thread(check_context *c)
 {
-    static worker workers[THREADS];
     for (int i = 0; i < THREADS; ++i) {
         workers[i].c = *c;
         workers[i].dev = i % c->devices;
         workers[i].is_failing = i % 2 == 0;
     }
-    run_threads(c, fail_or_work, workers);
+    run_workers(c, fail_or_work);
 }
-
-typedef struct blocked_call {
-    check_context *c;
-    openreg_driver_stream stream;
-} blocked_call;
 
 static void *
 sync_held(void *argument)
 {
-    const blocked_call *const call = argument;
-    MUST(call->c, stream_sync, call->c->instance, 0, call->stream);
+    worker *const w = argument;
+    MUST(&w->c, stream_sync, w->c.instance, 0, w->stream);
     return NULL;
 }
 
@@ -519,13 +477,13 @@ use_others(void *argument)
 static void
 waiting_blocks_nobody(check_context *c)
 {
-    static blocked_call call;
+    static worker waiting;
     pthread_t thread;
-    call = (blocked_call){c, check_stream(c, 0)};
-    check_gate *const gate = check_gate_close(c, 0, call.stream);
+    waiting.c = *c;
+    waiting.stream = check_stream(c, 0);
+    check_gate *const gate = check_gate_close(c, 0, waiting.stream);
     check_gate_await_reached(gate);
-    if (pthread_create(&thread, NULL, sync_held, &call) != 0)
-        check_skip("no thread could be made");
+    check_start_thread(&thread, sync_held, &waiting);
     check_sleep(20);
     REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, use_others, c),
             "while one thread was in stream_sync(), slots of another thread did not return");
@@ -535,21 +493,21 @@ waiting_blocks_nobody(check_context *c)
 
 static const check_case cases[] = {
     {"thread.model", "", 0, "Any slot may be called from any thread, several at once.",
-     "State that is shared needs a lock: also what a slot keeps in a static variable.", agrees_with_serial_model},
+     "State that is shared needs a lock: also what a slot keeps in a static variable.", workers_agree},
     {"thread.one_stream", "stream_create", 0,
-     "Any slot may be called from any thread, several at once: also for one stream, whose work of each thread "
-     "keeps its order.",
-     "What a slot does to a stream in several steps needs a lock of the stream's.", share_streams},
+     "Any slot may be called from any thread, several at once: also for one stream, whose work of each thread keeps "
+     "its order.",
+     "What a slot does to a stream in several steps needs a lock of the stream's.", workers_agree},
     {"thread.handles", "", 0, "Streams, events and memory are made and destroyed by many threads at once.",
-     "Lists of live handles need a lock.", handles_come_and_go},
+     "Lists of live handles need a lock.", workers_agree},
     {"thread.meeting", "", 0, "Slots may be inside of each other's calls at any of their instructions.",
      "Two calls of the same slot that begin at one moment: a list, a free place or a counter without a lock.",
-     threads_meet},
+     partners_meet},
     {"thread.neighbours", "", 0,
      "copy() and fill() change the bytes that they are given and write no others, not even with the same values.",
      "A write of whole words takes its neighbours' bytes along: merge head and tail under a lock, or in the order of "
      "one queue.",
-     neighbours_meet},
+     partners_meet},
     {"thread.errors", "", 0, "An error belongs to the thread whose call fails.",
      "Don't keep the last error in a variable of the driver.", errors_are_of_a_thread},
     {"thread.waiting", "stream_create host_func", CHECK_GATE, "A thread that waits keeps no other from calling slots.",

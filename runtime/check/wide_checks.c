@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "fixtures.h"
 
 #define FOUR_GIB (UINT64_C(1) << 32)
@@ -72,8 +71,7 @@ map_host(void)
     const size_t size = FOUR_GIB + CHUNK;
     const int file = memfd_create("openreg-check", MFD_CLOEXEC);
     char *const all = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (file < 0 || all == MAP_FAILED || ftruncate(file, (off_t)CHUNK) != 0)
-        check_skip("no 4 GiB of host addresses");
+    check_skip_if(file < 0 || all == MAP_FAILED || ftruncate(file, (off_t)CHUNK) != 0, "no 4 GiB of host addresses");
     for (size_t at = 0; at < size; at += CHUNK)
         if (mmap(all + at, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
             check_skip("no 4 GiB of host addresses");

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* layer_window_checks.c: pooling and convolutions, and their gradients, against a reference in C (layer_bench.h). */
+/* layer_windows.c: pooling and convolutions, and their gradients, against a reference in C (layer_bench.h). */
 #include <math.h>
 #include <string.h>
 
 #include "layer_bench.h"
-
-static const openreg_dtype int64 = {OPENREG_DTYPE_INT, 64, 1};
 
 /* Windows over images in up to two dimensions. */
 typedef struct windows {
@@ -16,8 +14,7 @@ typedef struct windows {
 static void
 pick_windows(check_layer *l, windows *w, int32_t spatial)
 {
-    memset(w, 0, sizeof *w);
-    w->spatial = spatial;
+    *w = (windows){.spatial = spatial};
     for (int d = 0; d < 2; ++d) {
         const bool is_there = d < spatial;
         w->kernel[d] = is_there ? check_layer_between(l, 1, 3) : 1;
@@ -37,8 +34,6 @@ add_list(check_layer *l, const char *name, const windows *w, const int64_t *numb
     check_layer_ints(l, name, is_one ? 1 : w->spatial, numbers);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- pooling */
-
 static void
 add_pool(check_layer *l, windows *w, bool is_ceiled)
 {
@@ -51,17 +46,6 @@ add_pool(check_layer *l, windows *w, bool is_ceiled)
     add_list(l, "padding", w, w->padding);
     add_list(l, "dilation", w, w->dilation);
     check_layer_bool(l, "ceil_mode", is_ceiled);
-}
-
-/* With ceil_mode a last window may reach over the end, where it begins inside. */
-static void
-ceil_sizes(windows *w)
-{
-    for (int d = 0; d < 2; ++d) {
-        const int64_t room = w->size[d] + 2 * w->padding[d] - w->dilation[d] * (w->kernel[d] - 1) - 1;
-        const int64_t out = (room + w->stride[d] - 1) / w->stride[d] + 1;
-        w->out[d] = (out - 1) * w->stride[d] >= w->size[d] + w->padding[d] ? out - 1 : out;
-    }
 }
 
 /* Sizes, and the place of the greatest of each window. */
@@ -77,10 +61,14 @@ pick_pool(check_layer *l, pool *p)
 {
     pick_windows(l, &p->w, 2);
     p->is_ceiled = check_layer_toss(l);
-    if (p->is_ceiled)
-        ceil_sizes(&p->w);
+    for (int d = 0; d < 2 && p->is_ceiled; ++d) { /* a last window may reach over the end, where it begins inside */
+        windows *const w = &p->w;
+        const int64_t room = w->size[d] + 2 * w->padding[d] - w->dilation[d] * (w->kernel[d] - 1) - 1;
+        const int64_t out = (room + w->stride[d] - 1) / w->stride[d] + 1;
+        w->out[d] = (out - 1) * w->stride[d] >= w->size[d] + w->padding[d] ? out - 1 : out;
+    }
     p->ndim = (int32_t)check_layer_between(l, 3, 4);
-    p->planes = check_layer_shape(l, p->ndim - 2, 3, p->shape);
+    p->planes = check_bench_shape(&l->b, p->ndim - 2, 3, p->shape);
     memcpy(p->out_shape, p->shape, sizeof p->out_shape);
     memcpy(p->shape + p->ndim - 2, p->w.size, sizeof p->w.size);
     memcpy(p->out_shape + p->ndim - 2, p->w.out, sizeof p->w.out);
@@ -127,7 +115,7 @@ max_pool(check_layer *l)
     make_distinct(x, p.planes * p.w.size[0] * p.w.size[1]);
     add_pool(l, &p.w, p.is_ceiled);
     double *const most = check_layer_result(l, l->dtype, p.ndim, p.out_shape);
-    pool_reference(&p, x, most, check_layer_result(l, int64, p.ndim, p.out_shape));
+    pool_reference(&p, x, most, check_layer_result(l, CHECK_INT64, p.ndim, p.out_shape));
 }
 
 static void
@@ -142,7 +130,7 @@ max_pool_backward(check_layer *l)
     double *const x = check_layer_tensor(l, "self", l->dtype, p.ndim, p.shape);
     make_distinct(x, p.planes * inputs);
     add_pool(l, &p.w, p.is_ceiled);
-    double *const indices = check_layer_tensor(l, "indices", int64, p.ndim, p.out_shape);
+    double *const indices = check_layer_tensor(l, "indices", CHECK_INT64, p.ndim, p.out_shape);
     double *const out = check_layer_result(l, l->dtype, p.ndim, p.shape);
     const pool one = {.w = p.w, .planes = 1};
     for (int64_t plane = 0; plane < p.planes; ++plane) {
@@ -152,8 +140,6 @@ max_pool_backward(check_layer *l)
             out[plane * inputs + (int64_t)at[i]] += grad[plane * outs + i];
     }
 }
-
-/* -------------------------------------------------------------------------------------------------------- convolutions */
 
 /* Of images (batch, groups * per_image, size) and filters to results (batch, groups * per_result, out). A transposed one
  * makes images of results. */
@@ -242,11 +228,7 @@ convolution_forward(check_layer *l)
     const int64_t *const from = c.from, *const to = c.to;
     double *const x = check_layer_tensor(l, "input", l->dtype, ndim, from);
     double *const filters = check_layer_tensor(l, "weight", l->dtype, ndim, c.filter_shape);
-    const double *bias = NULL;
-    if (check_layer_toss(l))
-        bias = check_layer_tensor(l, "bias", l->dtype, 1, to + 1);
-    else
-        check_layer_none(l, "bias");
+    const double *const bias = check_layer_maybe_tensor(l, "bias", check_layer_toss(l), 1, to + 1);
     add_convolution(l, &c);
     double *const out = check_layer_result(l, l->dtype, ndim, to);
     const int64_t plane = to[2] * to[3];
@@ -272,16 +254,11 @@ convolution_backward(check_layer *l)
     if (mask[2])
         check_layer_ints(l, "bias_sizes", 1, to + 1);
     else
-        check_layer_none(l, "bias_sizes");
+        (void)check_layer_value(l, "bias_sizes", OPENREG_VALUE_NONE);
     add_convolution(l, &c);
-    check_layer_bools(l, "output_mask", 3, mask);
-    double *out[3] = {NULL, NULL, NULL};
-    const int64_t *const shapes[] = {from, c.filter_shape, to + 1};
-    for (int i = 0; i < 3; ++i)
-        if (mask[i])
-            out[i] = check_layer_result(l, l->dtype, i == 2 ? 1 : ndim, shapes[i]);
-        else
-            check_layer_no_result(l);
+    double *out[3];
+    check_layer_gradients(l, mask, (const int32_t[]){ndim, ndim, 1},
+                          (const int64_t *const[]){from, c.filter_shape, to + 1}, out);
     if (out[0] != NULL && c.is_transposed)
         convolve(&c, grad, filters, out[0], 2);
     else if (out[0] != NULL)
@@ -293,20 +270,10 @@ convolution_backward(check_layer *l)
         out[2][i / plane % to[1]] += grad[i];
 }
 
-/* --------------------------------------------------------------------------------------------------------------- check */
-
 const check_layer_operator check_window_layers[] = {
     {"aten::max_pool2d_with_indices", max_pool},
     {"aten::max_pool2d_with_indices_backward", max_pool_backward},
     {"aten::convolution", convolution_forward},
     {"aten::convolution_backward", convolution_backward},
+    {NULL, NULL},
 };
-const size_t check_window_layer_count = sizeof check_window_layers / sizeof check_window_layers[0];
-
-static const check_case cases[] = {
-    {"kernel.windows", "extension", CHECK_KERNELS | CHECK_LONG,
-     "kernels.h: pooling and convolutions, and their gradients: strides, padding, dilation, groups, transposed ones, "
-     "lists of one number for all dimensions, sizes that no window divides.",
-     "Padding of a pool is below every number, not 0; an empty `stride` is the kernel's size.", check_layer_run},
-};
-const check_group check_window_group = CHECK_GROUP(2, cases);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* layer_move_checks.c: operators that put tensors together, copy, fill, count and cut them, against a reference in C
+/* layer_moves.c: operators that put tensors together, copy, fill, count and cut them, against a reference in C
  * (layer_bench.h). */
 #include <math.h>
 #include <stdlib.h>
@@ -17,31 +17,17 @@ pick_target(check_layer *l, const char *name, int32_t ndim, const int64_t *shape
     return check_layer_written(l);
 }
 
-static bool
-has_name(const check_layer *l, const char *name)
-{
-    return strcmp(l->b.kernel->name, name) == 0;
-}
-
-static bool
-is_expanded(const check_layer *l)
-{
-    return (l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
-}
-
-/* ------------------------------------------------------------------------------------------------------------- joining */
-
 static void
 join(check_layer *l)
 {
-    const bool is_stack = has_name(l, "aten::stack");
+    const bool is_stack = check_layer_is(l, "aten::stack");
     int64_t shape[CHECK_DIMS], out_shape[CHECK_DIMS], own[CHECK_DIMS], sizes[CHECK_LAYER_LIST];
     const int32_t ndim = (int32_t)check_layer_between(l, is_stack ? 0 : 1, 4), results = ndim + is_stack;
     const int count = (int)check_layer_between(l, 1, CHECK_LAYER_LIST);
     const int64_t dim = check_layer_between(l, 0, results - 1);
     const double *parts[CHECK_LAYER_LIST];
     l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
-    (void)check_layer_shape(l, ndim, 4, shape);
+    (void)check_bench_shape(&l->b, ndim, 4, shape);
     int64_t total = 0, outer = 1, inner = 1;
     for (int t = 0; t < count; ++t) {
         memcpy(own, shape, sizeof own);
@@ -64,44 +50,35 @@ join(check_layer *l)
             out[(i / (sizes[t] * inner) * total + before) * inner + i % (sizes[t] * inner)] = parts[t][i];
 }
 
-/* ---------------------------------------------------------------------------------------------------- copies and fills */
-
-/* As the target's type has it: whole numbers are cut off. */
-static double
-as_type(const check_layer *l, double number)
-{
-    return check_is_float(l->dtype) ? number : trunc(number);
-}
-
 static void
 copy(check_layer *l)
 {
     int64_t shape[5];
     const int32_t ndim = (int32_t)check_layer_between(l, 0, 5);
     l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
-    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    const int64_t count = check_bench_shape(&l->b, ndim, 4, shape);
     double *const wanted = pick_target(l, "self", ndim, shape);
     const double *const from = check_layer_tensor(l, "src", check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)],
                                                   ndim, shape);
     check_layer_bool(l, "non_blocking", check_layer_toss(l));
     for (int64_t i = 0; i < count; ++i)
-        wanted[i] = as_type(l, from[i]);
+        wanted[i] = check_is_float(l->dtype) ? from[i] : trunc(from[i]); /* as the target's type has it */
 }
 
 static void
 fill(check_layer *l)
 {
-    const bool has_value = !has_name(l, "aten::zero_"), is_tensor = has_name(l, "aten::fill_.Tensor");
+    const bool has_value = !check_layer_is(l, "aten::zero_"), is_tensor = check_layer_is(l, "aten::fill_.Tensor");
     int64_t shape[5];
     const int32_t ndim = (int32_t)check_layer_between(l, 0, 5);
     l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
-    const int64_t count = check_layer_shape(l, ndim, 4, shape);
+    const int64_t count = check_bench_shape(&l->b, ndim, 4, shape);
     double *const wanted = pick_target(l, "self", ndim, shape);
     double value = has_value ? (double)check_layer_between(l, -9, 9) : 0;
     if (is_tensor) {
         double *const number = check_layer_tensor(l, "value", l->dtype, 0, NULL);
         *number = value;
-        if (is_expanded(l)) { /* to the result's shape, with strides of 0 */
+        if ((l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0) { /* to the result's shape, with strides of 0 */
             check_tensor *const t = &l->b.places[l->tensors - 1];
             memcpy(t->shape, shape, sizeof shape);
             memset(t->strides, 0, sizeof t->strides);
@@ -121,16 +98,14 @@ fill(check_layer *l)
         wanted[i] = value;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- triangles */
-
 static void
 triangle(check_layer *l)
 {
-    const bool is_lower = has_name(l, "aten::tril");
+    const bool is_lower = check_layer_is(l, "aten::tril");
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 2, 4);
     l->dtype = check_dtypes[check_layer_between(l, 0, CHECK_DTYPES - 1)];
-    const int64_t count = check_layer_shape(l, ndim, 5, shape), diagonal = check_layer_between(l, -4, 4);
+    const int64_t count = check_bench_shape(&l->b, ndim, 5, shape), diagonal = check_layer_between(l, -4, 4);
     const double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);
     check_layer_int(l, "diagonal", diagonal);
     double *const out = check_layer_result(l, l->dtype, ndim, shape);
@@ -155,19 +130,15 @@ arange(check_layer *l)
         wanted[i] = (double)(start + i * step);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- check */
-
 const check_layer_operator check_move_layers[] = {
-    {"aten::cat", join},          {"aten::stack", join},        {"aten::copy_", copy},
-    {"aten::fill_.Scalar", fill}, {"aten::fill_.Tensor", fill}, {"aten::zero_", fill},
-    {"aten::tril", triangle},     {"aten::triu", triangle},     {"aten::arange.start_out", arange},
+    {"aten::cat", join},
+    {"aten::stack", join},
+    {"aten::copy_", copy},
+    {"aten::fill_.Scalar", fill},
+    {"aten::fill_.Tensor", fill},
+    {"aten::zero_", fill},
+    {"aten::tril", triangle},
+    {"aten::triu", triangle},
+    {"aten::arange.start_out", arange},
+    {NULL, NULL},
 };
-const size_t check_move_layer_count = sizeof check_move_layers / sizeof check_move_layers[0];
-
-static const check_case cases[] = {
-    {"kernel.moves", "extension", CHECK_KERNELS | CHECK_LONG,
-     "kernels.h: cat and stack of any tensors, also of empty ones, copies between types, fills, triangles and ranges, "
-     "into results of any strides.",
-     "The distance of two parts in the result is the part's size by the result's stride.", check_layer_run},
-};
-const check_group check_move_group = CHECK_GROUP(2, cases);

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* layer_index_checks.c: operators that read or write where indices say, that sort, that add up along a dimension, and
+/* layer_indices.c: operators that read or write where indices say, that sort, that add up along a dimension, and
  * attention, against a reference in C (layer_bench.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "layer_bench.h"
-
-static const openreg_dtype int64 = {OPENREG_DTYPE_INT, 64, 1};
-
-static bool
-has_name(const check_layer *l, const char *name)
-{
-    return strcmp(l->b.kernel->name, name) == 0;
-}
 
 /* As programs give it: from the end, too. */
 static void
@@ -44,12 +36,10 @@ place_in(int32_t ndim, const int64_t *shape, int64_t i, const int64_t *in, int64
     return place;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- indices */
-
 static double *
 add_indices(check_layer *l, const char *name, int32_t ndim, const int64_t *shape, int64_t least, int64_t most)
 {
-    double *const at = check_layer_tensor(l, name, int64, ndim, shape);
+    double *const at = check_layer_tensor(l, name, CHECK_INT64, ndim, shape);
     for (int64_t i = 0; i < count_of(ndim, shape); ++i)
         at[i] = (double)check_layer_between(l, least, most);
     return at;
@@ -61,9 +51,9 @@ static void
 gather(check_layer *l)
 {
     int64_t shape[4], own[4];
-    const bool is_gather = has_name(l, "aten::gather"), adds = has_name(l, "aten::scatter_add");
+    const bool is_gather = check_layer_is(l, "aten::gather"), adds = check_layer_is(l, "aten::scatter_add");
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    const int64_t all = check_layer_shape(l, ndim, 5, shape), dim = check_layer_between(l, 0, ndim - 1);
+    const int64_t all = check_bench_shape(&l->b, ndim, 5, shape), dim = check_layer_between(l, 0, ndim - 1);
     for (int32_t d = 0; d < ndim; ++d)
         own[d] = check_layer_between(l, 1, shape[d]);
     if (is_gather || adds)
@@ -97,7 +87,7 @@ index_select(check_layer *l)
 {
     int64_t shape[4], own[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    (void)check_layer_shape(l, ndim, 5, shape);
+    (void)check_bench_shape(&l->b, ndim, 5, shape);
     const int64_t dim = check_layer_between(l, 0, ndim - 1), taken = check_layer_between(l, 1, 9);
     memcpy(own, shape, sizeof own);
     own[dim] = taken;
@@ -116,7 +106,7 @@ index_tensors(check_layer *l)
 {
     int64_t shape[4], own[2], result[5];
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    (void)check_layer_shape(l, ndim, 5, shape);
+    (void)check_bench_shape(&l->b, ndim, 5, shape);
     const int32_t used = (int32_t)check_layer_between(l, 1, ndim < 3 ? ndim : 3), rest = ndim - used;
     const int32_t own_ndim = (int32_t)check_layer_between(l, 1, 2);
     const double *at[3];
@@ -138,31 +128,22 @@ index_tensors(check_layer *l)
     }
 }
 
-/* ----------------------------------------------------------------------------------------------------- along a dimension */
-
 /* Numbers of one row, and where each of them was. */
 typedef struct ranked {
     double number;
     int64_t at;
 } ranked;
 
-static int
-rises(const void *a, const void *b)
-{
-    const double x = ((const ranked *)a)->number, y = ((const ranked *)b)->number;
-    return (x > y) - (x < y);
-}
-
 /* sort(self, dim, descending), sort.stable(self, stable, dim, descending), topk(self, k, dim, largest, sorted), max.dim and
  * min.dim(self, dim, keepdim): values and their places. No two numbers of a row are equal, but for sort.stable. */
 static void
 rank(check_layer *l)
 {
-    const bool is_stable = has_name(l, "aten::sort.stable"), is_topk = has_name(l, "aten::topk");
-    const bool is_sort = is_stable || has_name(l, "aten::sort");
+    const bool is_stable = check_layer_is(l, "aten::sort.stable"), is_topk = check_layer_is(l, "aten::topk");
+    const bool is_sort = is_stable || check_layer_is(l, "aten::sort");
     int64_t shape[4], own[4], most = 0;
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    const int64_t count = check_layer_shape(l, ndim, 5, shape), dim = check_layer_between(l, 0, ndim - 1);
+    const int64_t count = check_bench_shape(&l->b, ndim, 5, shape), dim = check_layer_between(l, 0, ndim - 1);
     const int64_t size = shape[dim], taken = is_sort ? size : is_topk ? check_layer_between(l, 1, size) : 1;
     const int64_t inner = count_of(ndim - (int32_t)dim - 1, shape + dim + 1);
     double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);
@@ -177,7 +158,7 @@ rank(check_layer *l)
     if (is_topk)
         check_layer_int(l, "k", taken);
     add_dim(l, dim, ndim);
-    const bool falls = is_sort || is_topk ? check_layer_toss(l) : has_name(l, "aten::max.dim");
+    const bool falls = is_sort || is_topk ? check_layer_toss(l) : check_layer_is(l, "aten::max.dim");
     const bool is_kept = is_sort || is_topk || check_layer_toss(l);
     check_layer_bool(l, is_sort ? "descending" : is_topk ? "largest" : "keepdim", is_sort || is_topk ? falls : is_kept);
     if (is_topk)
@@ -186,14 +167,14 @@ rank(check_layer *l)
         if (d != dim || is_kept)
             own[most++] = d == dim ? taken : shape[d];
     double *const values = check_layer_result(l, l->dtype, (int32_t)most, own), *const places = check_layer_result(
-                                                                                    l, int64, (int32_t)most, own);
+                                                                                    l, CHECK_INT64, (int32_t)most, own);
     ranked *const row = malloc(sizeof *row * (size_t)size);
     for (int64_t r = 0; r < count / size; ++r) {
         const int64_t first = r / inner * size * inner + r % inner, to = r / inner * taken * inner + r % inner;
         for (int64_t k = 0; k < size; ++k) { /* equal ones stay in their order */
             int64_t p = k;
             const ranked new = {x[first + k * inner] * (falls ? -1 : 1), k};
-            for (; p > 0 && rises(&row[p - 1], &new) > 0; --p)
+            for (; p > 0 && row[p - 1].number > new.number; --p)
                 row[p] = row[p - 1];
             row[p] = new;
         }
@@ -211,18 +192,16 @@ cumsum(check_layer *l)
 {
     int64_t shape[4];
     const int32_t ndim = (int32_t)check_layer_between(l, 1, 4);
-    const int64_t count = check_layer_shape(l, ndim, 5, shape), dim = check_layer_between(l, 0, ndim - 1);
+    const int64_t count = check_bench_shape(&l->b, ndim, 5, shape), dim = check_layer_between(l, 0, ndim - 1);
     const int64_t inner = count_of(ndim - (int32_t)dim - 1, shape + dim + 1);
     const double *const x = check_layer_tensor(l, "self", l->dtype, ndim, shape);
     add_dim(l, dim, ndim);
-    check_layer_none(l, "dtype");
+    (void)check_layer_value(l, "dtype", OPENREG_VALUE_NONE);
     double *const out = check_layer_result(l, l->dtype, ndim, shape);
     l->terms = (double)shape[dim];
     for (int64_t i = 0; i < count; ++i)
         out[i] = x[i] + (i / inner % shape[dim] > 0 ? out[i - inner] : 0);
 }
-
-/* ----------------------------------------------------------------------------------------------------------- attention */
 
 /* _scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, attn_mask, scale) */
 static void
@@ -239,16 +218,12 @@ attention(check_layer *l)
     const bool is_causal = check_layer_toss(l), has_mask = !is_causal && check_layer_toss(l);
     check_layer_real(l, "dropout_p", 0);
     check_layer_bool(l, "is_causal", is_causal);
-    const double *mask = NULL;
-    if (has_mask)
-        mask = check_layer_tensor(l, "attn_mask", l->dtype, 4, of_mask);
-    else
-        check_layer_none(l, "attn_mask");
+    const double *const mask = check_layer_maybe_tensor(l, "attn_mask", has_mask, 4, of_mask);
     double scale = 1 / sqrt((double)width);
     if (check_layer_toss(l))
         check_layer_real(l, "scale", scale = 0.125);
     else
-        check_layer_none(l, "scale");
+        (void)check_layer_value(l, "scale", OPENREG_VALUE_NONE);
     double *const out = check_layer_result(l, l->dtype, 4, of_query), *const sums = check_layer_result(l, l->dtype, 3,
                                                                                                        of_sum);
     double *const weights = malloc(sizeof *weights * (size_t)keys);
@@ -272,8 +247,6 @@ attention(check_layer *l)
     free(weights);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- check */
-
 const check_layer_operator check_index_layers[] = {
     {"aten::gather", gather},
     {"aten::scatter.src", gather},
@@ -287,14 +260,5 @@ const check_layer_operator check_index_layers[] = {
     {"aten::min.dim", rank},
     {"aten::cumsum", cumsum},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
+    {NULL, NULL},
 };
-const size_t check_index_layer_count = sizeof check_index_layers / sizeof check_index_layers[0];
-
-static const check_case cases[] = {
-    {"kernel.indices", "extension", CHECK_KERNELS | CHECK_LONG,
-     "kernels.h: gather, scatter and index of any tensors, sort and topk along any dimension with the places of the "
-     "numbers, sums along a dimension, and attention.",
-     "Indices are a tensor with strides of its own; those of index.Tensor count from the end where they are negative.",
-     check_layer_run},
-};
-const check_group check_index_group = CHECK_GROUP(2, cases);
