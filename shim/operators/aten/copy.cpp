@@ -218,7 +218,7 @@ bool copy_by_kernel(at::Tensor& self, const at::Tensor& source, bool non_blockin
     return false;
   }
   torch::jit::Stack stack{self, source, non_blocking};
-  return run_native_kernel(*kernel, op, device, &stack);
+  return native_kernels().run(*kernel, op, device, &stack);
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
