@@ -24,7 +24,6 @@
 
 #include "shim/base/device_name.h"
 #include "shim/base/kernel_library.h"
-#include "shim/base/operator_handle.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
 #include "shim/device/device.h"
