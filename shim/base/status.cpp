@@ -35,6 +35,13 @@ std::string shown(const std::string& text) {
   return copy;
 }
 
+void warn_of_failure(const char* what, const char* why) noexcept {
+  try {
+    TORCH_WARN(what, why);
+  } catch (...) { // no memory for the text
+  }
+}
+
 void set_error_translator(ErrorTranslator translator) noexcept {
   error_translator.store(translator, std::memory_order_relaxed);
 }

@@ -25,6 +25,9 @@ namespace c10::openreg {
 // A text that may be anybody's (a variable, a driver's), for an exception or a warning: Python takes UTF-8 alone.
 TORCH_OPENREG_API std::string shown(const std::string& text);
 
+// A warning from where nothing may be thrown: the text of `what`, then `why`.
+void warn_of_failure(const char* what, const char* why) noexcept;
+
 // For errors of the runtime that have a class of their own in Python: `translator` is given the text of each, and throws
 // where it is such an error, else returns. One at a time; null ends it.
 using ErrorTranslator = void (*)(const char* message);

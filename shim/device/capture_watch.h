@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "shim/base/export.h"
-#include "shim/base/status.h"
+#include "shim/device/device.h"
 
 namespace c10::openreg {
 
@@ -76,9 +76,7 @@ inline bool is_captured(DeviceIndex device) {
   if (C10_LIKELY(watch == nullptr)) {
     return false;
   }
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  return watch->is_capturing(device, stream);
+  return watch->is_capturing(device, current_stream(device).id());
 }
 
 // The calling thread's line of the program, " at file:line in function", where it is known; else "".

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 #include <openreg/openreg.h>
 
 #include <string>
@@ -46,6 +47,13 @@ inline DeviceIndex exchange_device(DeviceIndex device) {
 
 // -1: does nothing and returns -1. Else as exchange_device(), but never makes a device's context.
 TORCH_OPENREG_API DeviceIndex maybe_exchange_device(DeviceIndex device);
+
+// The calling thread's current stream of a device. Throws c10::Error for an index out of range.
+inline Stream current_stream(DeviceIndex device) {
+  openreg_stream stream = OPENREG_STREAM_DEFAULT;
+  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  return Stream(Stream::UNSAFE, Device(DeviceType::PrivateUse1, device), stream);
+}
 
 // `device`, or the current device for -1. Checks nothing.
 inline DeviceIndex index_or_current(DeviceIndex device) noexcept {

@@ -22,9 +22,7 @@ namespace {
 // Throws where the device's current stream is captured: replays draw from the generator as they find it.
 void check_not_captured(DeviceIndex device, const char* call) {
   if (auto* const watch = capture_watch()) {
-    openreg_stream stream = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(device, &stream));
-    watch->refuse(device, stream, call, "each replay draws from the generator as it is then");
+    watch->refuse(device, current_stream(device).id(), call, "each replay draws from the generator as it is then");
   }
 }
 
@@ -57,9 +55,9 @@ uint64_t inner_seed(uint64_t seed, uint64_t offset) {
   return offset == 0 ? seed : mixed(seed ^ mixed(offset));
 }
 
-// Bytes of a CPU generator's state.
 GpuLookup gpu_lookup = nullptr;
 
+// Bytes of a CPU generator's state.
 size_t inner_state_size() {
   static const size_t size = at::detail::createCPUGenerator().get_state().nbytes();
   return size;

@@ -65,10 +65,6 @@ OpenRegGuardImpl::OpenRegGuardImpl(DeviceType type) {
   check_type(Device(type));
 }
 
-DeviceType OpenRegGuardImpl::type() const {
-  return static_type;
-}
-
 // LITERALINCLUDE START: OPENREG DEVICE MGMT GUARD IMPL EXAMPLE
 Device OpenRegGuardImpl::exchangeDevice(Device device) const {
   check_type(device);
@@ -89,10 +85,6 @@ void OpenRegGuardImpl::uncheckedSetDevice(Device device) const noexcept {
   openreg_restore_device(device.index());
 }
 // LITERALINCLUDE END: OPENREG DEVICE MGMT GUARD IMPL EXAMPLE
-
-DeviceIndex OpenRegGuardImpl::deviceCount() const noexcept {
-  return device_count();
-}
 
 DeviceCapability OpenRegGuardImpl::getDeviceCapability(Device device) const {
   check_type(device);
@@ -115,10 +107,7 @@ void OpenRegGuardImpl::synchronizeDevice(DeviceIndex device_index) const {
 }
 
 Stream OpenRegGuardImpl::getStream(Device device) const {
-  const DeviceIndex index = checked_index(device);
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(index, &stream));
-  return make_stream(index, stream);
+  return current_stream(checked_index(device));
 }
 
 Stream OpenRegGuardImpl::getDefaultStream(Device device) const {

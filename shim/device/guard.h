@@ -6,6 +6,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "shim/base/export.h"
+#include "shim/device/device.h"
 
 namespace c10::openreg {
 
@@ -21,13 +22,17 @@ struct TORCH_OPENREG_API OpenRegGuardImpl final : public c10::impl::DeviceGuardI
   OpenRegGuardImpl() = default;
   explicit OpenRegGuardImpl(DeviceType type); // throws unless it is PrivateUse1
 
-  DeviceType type() const override;
+  DeviceType type() const override {
+    return static_type;
+  }
 
   Device exchangeDevice(Device device) const override;
   Device getDevice() const override;
   void setDevice(Device device) const override;
   void uncheckedSetDevice(Device device) const noexcept override;
-  DeviceIndex deviceCount() const noexcept override;
+  DeviceIndex deviceCount() const noexcept override {
+    return device_count();
+  }
   DeviceCapability getDeviceCapability(Device device) const override;
   void synchronizeDevice(DeviceIndex device_index) const override;
 

@@ -26,10 +26,8 @@ inline void* host_address(const at::Tensor& tensor) {
   if (tensor.numel() == 0) {
     return nullptr;
   }
-  const int32_t device = tensor.device().index();
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  OPENREG_CHECK(openreg_stream_synchronize(device, stream));
+  const DeviceIndex device = tensor.device().index();
+  OPENREG_CHECK(openreg_stream_synchronize(device, current_stream(device).id()));
   void* address = nullptr;
   OPENREG_CHECK(openreg_host_alias(tensor.data_ptr(), &address));
   return address;

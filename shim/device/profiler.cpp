@@ -21,9 +21,8 @@ struct ProfilerStubs final : torch::profiler::impl::ProfilerStubs {
   // An event behind what is queued on the current stream of the current device.
   void record(DeviceIndex* device, ProfilerVoidEventStub* event, int64_t* cpu_ns) const override {
     const DeviceIndex index = current_device();
-    openreg_stream stream = OPENREG_STREAM_DEFAULT;
+    const openreg_stream stream = current_stream(index).id();
     openreg_event created = nullptr;
-    OPENREG_CHECK(openreg_current_stream(index, &stream));
     OPENREG_CHECK(openreg_event_create(index, OPENREG_EVENT_TIMING, &created));
     *event = ProfilerVoidEventStub(
         created, [](void* last) { (void)openreg_event_destroy(static_cast<openreg_event>(last)); });

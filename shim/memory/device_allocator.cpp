@@ -5,7 +5,6 @@
 
 #include <iterator>
 
-#include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/device/device.h"
 #include "shim/memory/allocator_settings.h"
@@ -46,19 +45,12 @@ void report_to_profiler(void* block, int64_t size, DeviceIndex device) {
       device_of(device));
 }
 
-void warn_of_failed_free() noexcept {
-  try {
-    TORCH_WARN("A block of ", device_name(), " memory could not be freed: ", openreg_last_error()->message);
-  } catch (...) { // no memory for the text
-  }
-}
-
 void free_block(void* block) noexcept {
   const HistoryScope scope(CachingDeviceAllocator::RecordContext::ALL);
   const openreg_status status = openreg_free(block);
   // A forked child holds tensors of its parent: their memory is the parent's, there is nothing to free.
   if (C10_UNLIKELY(status != OPENREG_OK && status != OPENREG_E_FORKED)) {
-    warn_of_failed_free();
+    warn_of_failure("A block of device memory could not be freed: ", openreg_last_error()->message);
   }
 }
 
@@ -113,8 +105,7 @@ DataPtr DeviceAllocator::allocate(size_t size) {
 
 DataPtr DeviceAllocator::allocate_on(DeviceIndex device, size_t size) {
   const DeviceIndex index = index_or_current(device);
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(index, &stream)); // checks the index for a size of 0 too
+  const openreg_stream stream = current_stream(index).id(); // checks the index for a size of 0 too
   auto* const listed = BlockListScope::current();
   if (C10_UNLIKELY(listed != nullptr && size > 0)) {
     if (auto given = listed->next(index, size)) {
@@ -236,23 +227,20 @@ std::pair<size_t, size_t> DeviceAllocator::getMemoryInfo(DeviceIndex device) {
 }
 
 std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> private_pools(DeviceIndex device) {
-  std::vector<openreg_memory_pool_info> pools;
+  std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> pools;
   const auto collect = [](void* context, const openreg_memory_pool_info* pool) -> int {
     try {
-      static_cast<std::vector<openreg_memory_pool_info>*>(context)->push_back(*pool);
+      if (pool->uses > 0) {
+        static_cast<decltype(pools)*>(context)->emplace_back(
+            MempoolId_t(pool->id.first, pool->id.second), convert(pool->reserved));
+      }
       return 0;
     } catch (...) {
       return 1; // out of host memory: ends the walk
     }
   };
   OPENREG_CHECK(openreg_memory_visit_pools(device, collect, &pools));
-  std::vector<std::pair<MempoolId_t, CachingAllocator::StatArray>> to;
-  for (const auto& pool : pools) {
-    if (pool.uses > 0) {
-      to.emplace_back(MempoolId_t(pool.id.first, pool.id.second), convert(pool.reserved));
-    }
-  }
-  return to;
+  return pools;
 }
 
 DeviceAllocator& device_allocator() {

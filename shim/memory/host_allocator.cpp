@@ -5,7 +5,8 @@
 
 #include <chrono>
 #include <cstring>
-#include <utility>
+#include <memory>
+#include <type_traits>
 
 #include "shim/base/status.h"
 #include "shim/device/capture_watch.h"
@@ -16,51 +17,14 @@ namespace c10::openreg {
 
 namespace {
 
+struct DestroyEvent {
+  void operator()(openreg_event event) const noexcept {
+    (void)openreg_event_destroy(event);
+  }
+};
+
 // An event that PyTorch's allocator can keep in its containers.
-class HostEvent {
- public:
-  explicit HostEvent(const c10::Stream& stream) {
-    const RaceMute mute(races_are_found()); // the allocator's own, here and below; see allocate()
-    OPENREG_CHECK(openreg_event_create(stream.device_index(), 0, &event_));
-    const openreg_status status = openreg_event_record(event_, stream.device_index(), stream.id());
-    if (status != OPENREG_OK) {
-      openreg_event_destroy(event_);
-      throw_status(status);
-    }
-  }
-  HostEvent(HostEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  HostEvent& operator=(HostEvent&& other) noexcept {
-    std::swap(event_, other.event_);
-    return *this;
-  }
-  HostEvent(const HostEvent&) = delete;
-  HostEvent& operator=(const HostEvent&) = delete;
-  ~HostEvent() {
-    (void)openreg_event_destroy(event_); // takes a null event
-  }
-
-  bool done() const {
-    const RaceMute mute(races_are_found());
-    int32_t done = 0;
-    OPENREG_CHECK(openreg_event_query(event_, &done));
-    return done != 0;
-  }
-
- private:
-  openreg_event event_ = nullptr;
-};
-
-// Microseconds since construction.
-class StopWatch {
- public:
-  int64_t elapsed() const {
-    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start_).count();
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start_ = Clock::now();
-};
+using HostEvent = std::unique_ptr<std::remove_pointer_t<openreg_event>, DestroyEvent>;
 
 // The caching is PyTorch's; here is what it asks of a backend.
 struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostEvent> {
@@ -73,33 +37,42 @@ struct HostAllocatorImpl final : at::CachingHostAllocatorImpl<c10::Stream, HostE
   }
 
  private:
-  void allocate_host_memory(size_t size, void** out) override {
-    const StopWatch watch;
-    OPENREG_CHECK(openreg_host_alloc(current_device(), size, out));
+  // Makes a call of the runtime, and adds the microseconds that it took to one of PyTorch's statistics.
+  template <class Statistic, class Call>
+  void timed(Statistic& statistic, Call call) {
+    using Clock = std::chrono::steady_clock;
+    const auto start = Clock::now();
+    OPENREG_CHECK(call());
+    const auto time = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
     const std::lock_guard<std::mutex> lock(stats_.timing_mutex_);
-    stats_.host_alloc_time.increase(watch.elapsed());
+    statistic.increase(time.count());
+  }
+
+  void allocate_host_memory(size_t size, void** out) override {
+    timed(stats_.host_alloc_time, [&] { return openreg_host_alloc(current_device(), size, out); });
   }
 
   void free_block(Block* block) override {
-    const StopWatch watch;
-    OPENREG_CHECK(openreg_host_free(block->ptr_));
-    const std::lock_guard<std::mutex> lock(stats_.timing_mutex_);
-    stats_.host_free_time.increase(watch.elapsed());
+    timed(stats_.host_free_time, [&] { return openreg_host_free(block->ptr_); });
   }
 
   void record_stream(std::optional<std::vector<HostEvent>>& events, c10::Stream stream) override {
-    events->emplace_back(stream);
+    const RaceMute mute(races_are_found()); // the allocator's own, here and below; see allocate()
+    openreg_event event = nullptr;
+    OPENREG_CHECK(openreg_event_create(stream.device_index(), 0, &event));
+    events->emplace_back(event);
+    OPENREG_CHECK(openreg_event_record(event, stream.device_index(), stream.id()));
   }
 
   bool query_event(HostEvent& event) override {
-    return event.done();
+    const RaceMute mute(races_are_found());
+    int32_t done = 0;
+    OPENREG_CHECK(openreg_event_query(event.get(), &done));
+    return done != 0;
   }
 
   c10::Stream get_current_stream() const override {
-    const DeviceIndex device = current_device();
-    openreg_stream stream = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(device, &stream));
-    return c10::Stream(c10::Stream::UNSAFE, Device(DeviceType::PrivateUse1, device), stream);
+    return current_stream(current_device());
   }
 
   bool stream_is_capturing(c10::Stream stream) const override {
@@ -144,10 +117,7 @@ void delete_host_block(void* block) noexcept {
   try {
     instance().free(block);
   } catch (const std::exception& error) {
-    try {
-      TORCH_WARN("A block of pinned memory could not be freed: ", error.what());
-    } catch (...) { // no memory for the text
-    }
+    warn_of_failure("A block of pinned memory could not be freed: ", error.what());
   }
 }
 

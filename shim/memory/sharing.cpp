@@ -14,10 +14,7 @@ void release_import(void* import) noexcept {
   const openreg_status status = openreg_import_release(static_cast<openreg_import>(import));
   // In a forked child the import is the parent's.
   if (C10_UNLIKELY(status != OPENREG_OK && status != OPENREG_E_FORKED)) {
-    try {
-      TORCH_WARN("Memory of another process could not be released: ", openreg_last_error()->message);
-    } catch (...) { // no memory for the text
-    }
+    warn_of_failure("Memory of another process could not be released: ", openreg_last_error()->message);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "shim/base/status.h"
 #include "shim/device/capture_watch.h"
+#include "shim/device/device.h"
 #include "shim/memory/device_allocator.h"
 
 namespace c10::openreg {
@@ -60,16 +61,14 @@ void resize_storage(c10::StorageImpl& storage, size_t size) {
   if (auto* const watch = capture_watch()) {
     watch->moves(storage);
   }
-  const c10::Device device = storage.device();
-  const DeviceIndex index = device.index();
+  const DeviceIndex index = storage.device().index();
   c10::DataPtr data = device_allocator().allocate_on(index, size);
   const size_t kept = std::min(size, storage.nbytes());
   if (kept > 0 && storage.data() != nullptr) {
-    openreg_stream stream = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(index, &stream));
-    OPENREG_CHECK(openreg_memcpy_async(index, stream, data.get(), index, storage.data(), index, kept));
+    const c10::Stream stream = current_stream(index);
+    OPENREG_CHECK(openreg_memcpy_async(index, stream.id(), data.get(), index, storage.data(), index, kept));
     // The old block goes back to the stream that it was allocated for, which need not be this one.
-    device_allocator().recordStream(storage.data_ptr(), c10::Stream(c10::Stream::UNSAFE, device, stream));
+    device_allocator().recordStream(storage.data_ptr(), stream);
   }
   storage.set_data_ptr_noswap(std::move(data));
   storage.set_nbytes(size);

@@ -39,25 +39,17 @@ History& history() {
 thread_local const Context* current_context = nullptr;
 thread_local std::string metadata;
 
+Context callers_stack() {
+  return current_context == nullptr ? nullptr : *current_context;
+}
+
+// PyTorch's numbers, but for the last: there PyTorch has a SNAPSHOT in between.
+static_assert(
+    OPENREG_MEMORY_EVENT_ALLOC == TraceEntry::ALLOC && OPENREG_MEMORY_EVENT_SEGMENT_FREE == TraceEntry::SEGMENT_FREE);
+static_assert(OPENREG_MEMORY_EVENT_FREE_COMPLETED == TraceEntry::FREE_COMPLETED);
+static_assert(OPENREG_MEMORY_EVENT_SEGMENT_UNMAP == TraceEntry::SEGMENT_UNMAP);
 TraceEntry::Action action_of(int32_t action) {
-  switch (action) {
-    case OPENREG_MEMORY_EVENT_ALLOC:
-      return TraceEntry::ALLOC;
-    case OPENREG_MEMORY_EVENT_FREE_REQUESTED:
-      return TraceEntry::FREE_REQUESTED;
-    case OPENREG_MEMORY_EVENT_FREE_COMPLETED:
-      return TraceEntry::FREE_COMPLETED;
-    case OPENREG_MEMORY_EVENT_SEGMENT_ALLOC:
-      return TraceEntry::SEGMENT_ALLOC;
-    case OPENREG_MEMORY_EVENT_SEGMENT_FREE:
-      return TraceEntry::SEGMENT_FREE;
-    case OPENREG_MEMORY_EVENT_SEGMENT_MAP:
-      return TraceEntry::SEGMENT_MAP;
-    case OPENREG_MEMORY_EVENT_SEGMENT_UNMAP:
-      return TraceEntry::SEGMENT_UNMAP;
-    default:
-      return TraceEntry::OOM;
-  }
+  return action < OPENREG_MEMORY_EVENT_OOM ? static_cast<TraceEntry::Action>(action) : TraceEntry::OOM;
 }
 
 // A handle of the runtime's, in a field that PyTorch made for CUDA's.
@@ -65,20 +57,26 @@ void* as_pointer(openreg_stream stream) {
   return reinterpret_cast<void*>(static_cast<intptr_t>(stream));
 }
 
-// The mutex is held.
-void keep(History& all, DeviceHistory& its, TraceEntry entry) {
-  if (all.settings.max_entries == 0 || all.settings.skipped[entry.action_]) {
+// Adds an event, if recording, with the text and, where stacks of allocations are taken, the stack. The mutex is held.
+void keep(TraceEntry entry, std::string text, Context context) {
+  const HistorySettings& settings = history().settings;
+  if (!settings.enabled || settings.max_entries == 0 || settings.skipped[entry.action_]) {
     return;
   }
-  while (its.events.size() >= all.settings.max_entries) {
-    its.events.pop_front();
+  auto& events = history().devices.at(entry.device_).events;
+  while (events.size() >= settings.max_entries) {
+    events.pop_front();
   }
-  its.events.push_back(std::move(entry));
+  entry.user_metadata_ = std::move(text);
+  if (settings.when >= RecordContext::ALLOC) {
+    entry.context_ = std::move(context);
+  }
+  events.push_back(std::move(entry));
 }
 
 // The stack that belongs to an event; keeps those of live blocks and segments. The mutex is held.
 Context context_for(DeviceHistory& its, const openreg_memory_event& event) {
-  Context context = current_context == nullptr ? nullptr : *current_context;
+  Context context = callers_stack();
   switch (event.action) {
     case OPENREG_MEMORY_EVENT_ALLOC:
       if (context != nullptr) {
@@ -113,31 +111,25 @@ Context context_for(DeviceHistory& its, const openreg_memory_event& event) {
   return context;
 }
 
+Context find_context(const std::unordered_map<uint64_t, Context>& contexts, uint64_t address) {
+  const auto found = contexts.find(address);
+  return found == contexts.end() ? nullptr : found->second;
+}
+
 // Called under the allocator's lock. Stacks that go here are released without the GIL: PyTorch keeps their frames until
 // it has it.
 void on_event(void* /*ctx*/, const openreg_memory_event* event) noexcept {
   try {
-    History& all = history();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    DeviceHistory& its = all.devices.at(event->device);
-    Context context = context_for(its, *event);
-    if (!all.settings.enabled) {
-      return;
-    }
+    const std::lock_guard<std::mutex> lock(history().mutex);
+    const auto device = static_cast<DeviceIndex>(event->device);
+    Context context = context_for(history().devices.at(event->device), *event);
+    void* const stream = as_pointer(event->stream);
+    const MempoolId_t pool(event->pool.first, event->pool.second);
+    const auto now = c10::getApproximateTime();
     keep(
-        all,
-        its,
-        TraceEntry(
-            action_of(event->action),
-            static_cast<DeviceIndex>(event->device),
-            event->address,
-            event->size,
-            as_pointer(event->stream),
-            {event->pool.first, event->pool.second},
-            c10::getApproximateTime(),
-            all.settings.when >= RecordContext::ALLOC ? std::move(context) : nullptr,
-            "",
-            metadata));
+        {action_of(event->action), device, event->address, event->size, stream, pool, now},
+        metadata,
+        std::move(context));
   } catch (...) { // no memory for it: a history may miss an event
   }
 }
@@ -173,11 +165,6 @@ void record_memory_history(const HistorySettings& settings, bool clear) {
   OPENREG_CHECK(openreg_observe(&observer, settings.enabled ? OPENREG_OBSERVE_MEMORY : 0));
 }
 
-bool memory_history_is_recorded() noexcept {
-  const std::lock_guard<std::mutex> lock(history().mutex);
-  return history().settings.enabled;
-}
-
 std::vector<TraceEntry> memory_history(DeviceIndex device) {
   History& all = history();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -186,56 +173,17 @@ std::vector<TraceEntry> memory_history(DeviceIndex device) {
 }
 
 void note_snapshot(DeviceIndex device, size_t active_bytes) {
-  History& all = history();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  if (all.settings.enabled) {
-    keep(
-        all,
-        all.devices.at(device),
-        TraceEntry(
-            TraceEntry::SNAPSHOT,
-            device,
-            0,
-            active_bytes,
-            nullptr,
-            {0, 0},
-            c10::getApproximateTime(),
-            nullptr,
-            "",
-            metadata));
-  }
+  const std::lock_guard<std::mutex> lock(history().mutex);
+  const auto now = c10::getApproximateTime();
+  keep({TraceEntry::SNAPSHOT, device, 0, active_bytes, nullptr, {0, 0}, now}, metadata, nullptr);
 }
 
 void annotate_memory(DeviceIndex device, uint64_t address, std::string text) {
   const HistoryScope stack(RecordContext::STATE);
-  History& all = history();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  if (all.settings.enabled) {
-    keep(
-        all,
-        all.devices.at(device),
-        TraceEntry(
-            compat::kAnnotate,
-            device,
-            address,
-            0,
-            nullptr,
-            {0, 0},
-            c10::getApproximateTime(),
-            all.settings.when >= RecordContext::ALLOC && current_context != nullptr ? *current_context : nullptr,
-            "",
-            std::move(text)));
-  }
+  const std::lock_guard<std::mutex> lock(history().mutex);
+  const auto now = c10::getApproximateTime();
+  keep({compat::kAnnotate, device, address, 0, nullptr, {0, 0}, now}, std::move(text), callers_stack());
 }
-
-namespace {
-
-Context find_context(const std::unordered_map<uint64_t, Context>& contexts, uint64_t address) {
-  const auto found = contexts.find(address);
-  return found == contexts.end() ? nullptr : found->second;
-}
-
-} // namespace
 
 Context context_of_block(DeviceIndex device, uint64_t address) {
   const std::lock_guard<std::mutex> lock(history().mutex);

@@ -30,8 +30,6 @@ struct HistorySettings {
 // Starts or ends recording. Enabling keeps the events there are, unless `clear`.
 TORCH_OPENREG_API void record_memory_history(const HistorySettings& settings, bool clear);
 
-TORCH_OPENREG_API bool memory_history_is_recorded() noexcept;
-
 // Events of a device, the oldest first. Their time is in approximate clock units.
 TORCH_OPENREG_API std::vector<CachingDeviceAllocator::TraceEntry> memory_history(DeviceIndex device);
 
@@ -73,8 +71,6 @@ class HistoryScope {
   }
   HistoryScope(const HistoryScope&) = delete;
   HistoryScope& operator=(const HistoryScope&) = delete;
-  HistoryScope(HistoryScope&&) = delete;
-  HistoryScope& operator=(HistoryScope&&) = delete;
 
  private:
   void begin() noexcept;

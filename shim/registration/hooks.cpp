@@ -9,7 +9,6 @@
 #include "shim/base/status.h"
 #include "shim/device/capture_watch.h"
 #include "shim/device/device.h"
-#include "shim/device/generator.h"
 #include "shim/memory/device_allocator.h"
 #include "shim/memory/host_allocator.h"
 #include "shim/memory/storage.h"
@@ -31,14 +30,6 @@ openreg_pointer_info query(const void* data) noexcept {
 
 } // namespace
 
-bool OpenRegHooks::isBuilt() const {
-  return true;
-}
-
-bool OpenRegHooks::isAvailable() const {
-  return device_count() > 0;
-}
-
 bool OpenRegHooks::hasPrimaryContext(DeviceIndex device_index) const {
   const DeviceIndex index = index_or_current(device_index);
   if (openreg_is_initialized() == 0 && index >= 0 && index < device_count()) {
@@ -52,34 +43,6 @@ bool OpenRegHooks::hasPrimaryContext(DeviceIndex device_index) const {
 void OpenRegHooks::init() const {
   OPENREG_CHECK(openreg_init());
   prepare_gpu_allocations();
-}
-
-DeviceIndex OpenRegHooks::deviceCount() const {
-  return device_count();
-}
-
-void OpenRegHooks::setCurrentDevice(DeviceIndex device) const {
-  set_device(device);
-}
-
-DeviceIndex OpenRegHooks::getCurrentDevice() const {
-  return current_device();
-}
-
-DeviceIndex OpenRegHooks::exchangeDevice(DeviceIndex device) const {
-  return exchange_device(device);
-}
-
-DeviceIndex OpenRegHooks::maybeExchangeDevice(DeviceIndex device) const {
-  return maybe_exchange_device(device);
-}
-
-const at::Generator& OpenRegHooks::getDefaultGenerator(DeviceIndex device_index) const {
-  return default_generator(device_index);
-}
-
-at::Generator OpenRegHooks::getNewGenerator(DeviceIndex device_index) const {
-  return make_generator(device_index);
 }
 
 bool OpenRegHooks::isPinnedPtr(const void* data) const {

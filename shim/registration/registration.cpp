@@ -32,7 +32,6 @@ void register_operators() {
   register_factories();
   register_fills();
   register_lstm();
-  register_non_dense_copies();
   register_recurrent_cells();
   register_tensor_properties();
   register_views();

@@ -18,27 +18,18 @@
 #include <algorithm>
 #include <array>
 
-#include "shim/operators/fallback/fallback.h"
-#include "shim/operators/fallback/route.h"
-
-#if __has_include(<ATen/SDPBackend.h>)
-#include <ATen/SDPBackend.h>
 #include "shim/base/kernel_library.h"
 #include "shim/operators/aten/registrations.h"
-#endif
+#include "shim/operators/fallback/fallback.h"
+#include "shim/operators/fallback/route.h"
 
 namespace c10::openreg {
 namespace {
 
-// Values of PyTorch's enum SDPBackend, whose header has moved between versions.
-constexpr int64_t kMath = 0;
-constexpr int64_t kFlash = 1;
-constexpr int64_t kOverrideable = 4;
-#if __has_include(<ATen/SDPBackend.h>)
-static_assert(kMath == static_cast<int64_t>(at::SDPBackend::math));
-static_assert(kFlash == static_cast<int64_t>(at::SDPBackend::flash_attention));
-static_assert(kOverrideable == static_cast<int64_t>(at::SDPBackend::overrideable));
-#endif
+// PyTorch returns them as numbers.
+constexpr auto kMath = static_cast<int64_t>(sdp::SDPBackend::math);
+constexpr auto kFlash = static_cast<int64_t>(sdp::SDPBackend::flash_attention);
+constexpr auto kOverrideable = static_cast<int64_t>(sdp::SDPBackend::overrideable);
 
 using OptionalTensor = std::optional<at::Tensor>;
 
@@ -69,16 +60,6 @@ bool fits_fused_kernel(const sdp::sdp_params& call) {
   return std::all_of(checks.begin(), checks.end(), [&](Check check) { return check(call, /*debug=*/false); }) &&
       call.query.sym_size(-1) == call.key.sym_size(-1) && call.query.sym_size(-1) == call.value.sym_size(-1);
 }
-
-using Choice = int64_t(
-    const at::Tensor&,
-    const at::Tensor&,
-    const at::Tensor&,
-    const OptionalTensor&,
-    double,
-    bool,
-    std::optional<double>,
-    bool);
 
 OptionalTensor given(const OptionalTensor& mask) {
   return mask.has_value() && mask->defined() ? mask : std::nullopt;
@@ -111,7 +92,7 @@ int64_t choose_for_dense(
   if (wants_overrideable(query) && fits_fused_kernel({query, key, value, given(mask), dropout, causal, grouped})) {
     return kOverrideable;
   }
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_fused_sdp_choice", "").typed<Choice>();
+  const auto& op = handle_of<at::_ops::_fused_sdp_choice>();
   const int64_t choice = call_fallback(op, query, key, value, mask, dropout, causal, scale, grouped);
   if (choice != kFlash) {
     return choice;
@@ -219,16 +200,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_attention_backw
     return {for_query, for_key, for_value, at::Tensor()};
   }
   auto [grad_query, grad_key, grad_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      gradient,
-      query,
-      key,
-      value,
-      output,
-      logsumexp,
-      dropout,
-      causal,
-      mask.defined() ? OptionalTensor(mask) : std::nullopt,
-      scale);
+      gradient, query, key, value, output, logsumexp, dropout, causal, given(mask), scale);
   return {grad_query, grad_key, grad_value, at::Tensor()};
 }
 

@@ -12,7 +12,6 @@
 #include <optional>
 
 #include "shim/base/kernel_library.h"
-#include "shim/base/operator_handle.h"
 #include "shim/base/status.h"
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"

@@ -7,9 +7,14 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/clone_native.h>
 #include <ATen/ops/copy.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like_native.h>
+#include <ATen/ops/empty_quantized_native.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zero.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -19,14 +24,12 @@
 
 #include "shim/base/device_name.h"
 #include "shim/base/kernel_library.h"
-#include "shim/base/operator_handle.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
+#include "shim/device/device.h"
 #include "shim/memory/storage.h"
 #include "shim/observe/races.h"
-#include "shim/operators/aten/copy.h"
 #include "shim/operators/aten/registrations.h"
-#include "shim/operators/fallback/gpu_copy.h"
 #include "shim/operators/fallback/kernel_view.h"
 #include "shim/operators/fallback/route.h"
 #include "shim/operators/native/native_kernels.h"
@@ -53,25 +56,25 @@ int32_t runtime_device(const at::Tensor& tensor) {
   return is_device(tensor) ? tensor.device().index() : OPENREG_HOST;
 }
 
-} // namespace
-
-void copy_on_host(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+// PyTorch's copy_, with the devices' memory shown to it. Strides, dtypes, broadcasting, conj bits, quantization: all its
+// business. The CPU's: either tensor may be on the CPU. A GPU's: both are on one such device, and it is queued on the current
+// stream.
+void copy_by_pytorch(at::Tensor& destination, const at::Tensor& source, bool non_blocking, Kernels kernels) {
   static const std::string kName = "aten::copy_";
-  KernelView view(kName, -1, 2);
+  KernelView view(kName, -1, 2, kernels);
   // The first view() decides the device that allocations belong to: the destination's.
-  at::Tensor host_destination = view.view(destination, /*written=*/true);
-  const at::Tensor& host_source = view.view(source, /*written=*/false);
-  // The runtime doesn't see this copy: it may convert or reorder elements, which is the kernel's work.
-  view.describe_copy(runtime_device(source), runtime_device(destination), destination.nbytes());
+  at::Tensor shown = view.view(destination, /*written=*/true);
+  const at::Tensor& shown_source = view.view(source, /*written=*/false);
+  if (kernels == Kernels::cpu) {
+    // The runtime doesn't see this copy: it may convert or reorder elements, which is the kernel's work.
+    view.describe_copy(runtime_device(source), runtime_device(destination), destination.nbytes());
+  }
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    at::_ops::copy_::redispatch(
-        c10::DispatchKeySet(c10::DispatchKey::CPU), host_destination, host_source, non_blocking);
+    at::_ops::copy_::redispatch(view.kernel_keys(), shown, shown_source, non_blocking);
   }
   view.finish();
 }
-
-namespace {
 
 bool is_staged(const at::Tensor& tensor) {
   return is_device(tensor) && execution_mode(tensor.device().index()) == ExecutionMode::staged;
@@ -100,14 +103,12 @@ void copy_bytes_async(at::Tensor& destination, const at::Tensor& source) {
   const int32_t to = runtime_device(destination);
   const int32_t from = runtime_device(source);
   const auto worker = static_cast<DeviceIndex>(from != OPENREG_HOST ? from : to);
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(worker, &stream));
+  const c10::Stream stream = current_stream(worker);
   OPENREG_CHECK(openreg_memcpy_async(
-      worker, stream, writable_data(destination), to, source.const_data_ptr(), from, source.nbytes()));
+      worker, stream.id(), writable_data(destination), to, source.const_data_ptr(), from, source.nbytes()));
   const at::Tensor& host = is_device(destination) ? source : destination;
   if (!is_device(host)) {
-    const c10::Device device(c10::DeviceType::PrivateUse1, worker);
-    keep_pinned(host, c10::Stream(c10::Stream::UNSAFE, device, static_cast<StreamId>(stream)));
+    keep_pinned(host, stream);
   }
 }
 
@@ -148,13 +149,29 @@ bool can_be_async(const at::Tensor& destination, const at::Tensor& source) {
   return reachable(destination) && reachable(source);
 }
 
+// A new tensor with the sizes, strides and lazy bits of a dense one.
+at::Tensor dense_like(const at::Tensor& tensor, c10::Device device) {
+  at::Tensor made =
+      at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device).pinned_memory(false));
+  made._set_conj(tensor.is_conj());
+  made._set_neg(tensor.is_neg());
+  return made;
+}
+
 // A staged device's dense tensor as a CPU tensor with the same bytes in the same order.
 at::Tensor dense_to_host(const at::Tensor& tensor) {
-  at::Tensor host = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
-  host._set_conj(tensor.is_conj());
-  host._set_neg(tensor.is_neg());
+  at::Tensor host = dense_like(tensor, at::kCPU);
   copy_bytes(host, tensor);
   return host;
+}
+
+// To a tensor of a GPU from the host or another device, where it is more than a copy of bytes: the source's bytes are
+// copied to the device first, and converted there.
+void copy_to_gpu(at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  const at::Tensor dense = source.is_non_overlapping_and_dense() ? source : source.clone(c10::MemoryFormat::Contiguous);
+  at::Tensor near = dense_like(dense, destination.device());
+  near.copy_(dense, non_blocking);
+  copy_by_pytorch(destination, near, /*non_blocking=*/true, Kernels::gpu);
 }
 
 // Whether `source` gives all elements of `self`, of which there are several, one value, as in `self[...] = 0`.
@@ -200,7 +217,7 @@ bool copy_by_kernel(at::Tensor& self, const at::Tensor& source, bool non_blockin
     return false;
   }
   torch::jit::Stack stack{self, source, non_blocking};
-  return run_native_kernel(*kernel, op, device, &stack);
+  return native_kernels().run(*kernel, op, device, &stack);
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
@@ -242,18 +259,14 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   }
   const RaceMute mute(follows);
   if (is_on_gpu(self) && is_on_gpu(source) && self.device() == source.device()) {
-    copy_on_gpu(self, source);
+    copy_by_pytorch(self, source, /*non_blocking=*/true, Kernels::gpu);
     return self;
   }
 
   const bool staged = is_staged(self) || is_staged(source);
   if (is_plain) {
     at::assert_no_partial_overlap(self, source);
-    if (non_blocking && can_be_async(self, source)) {
-      copy_bytes_async(self, source);
-      return self;
-    }
-    if (staged && self.device() == source.device()) {
+    if ((non_blocking && can_be_async(self, source)) || (staged && self.device() == source.device())) {
       copy_bytes_async(self, source);
       return self;
     }
@@ -270,7 +283,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     return self;
   }
   if (!staged) {
-    copy_on_host(self, source, non_blocking);
+    copy_by_pytorch(self, source, non_blocking, Kernels::cpu);
     return self;
   }
   if (is_on_gpu(self)) {
@@ -292,13 +305,11 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   const bool dense_source = is_staged(source) && source.is_non_overlapping_and_dense();
   const at::Tensor near_source = dense_source ? dense_to_host(source) : source;
   if (is_staged(self) && self.is_non_overlapping_and_dense()) {
-    at::Tensor host = at::empty_strided(self.sizes(), self.strides(), self.options().device(at::kCPU));
-    host._set_conj(self.is_conj());
-    host._set_neg(self.is_neg());
-    copy_on_host(host, near_source, false);
+    at::Tensor host = dense_like(self, at::kCPU);
+    copy_by_pytorch(host, near_source, /*non_blocking=*/false, Kernels::cpu);
     copy_bytes(self, host);
   } else {
-    copy_on_host(self, near_source, false);
+    copy_by_pytorch(self, near_source, /*non_blocking=*/false, Kernels::cpu);
   }
   return self;
 }
@@ -310,19 +321,14 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
-  if (is_device(destination)) {
-    resize_tensor(*destination.unsafeGetTensorImpl(), self.sizes(), std::nullopt);
-  } else {
-    destination.resize_(self.sizes());
-  }
+  destination.resize_(self.sizes());
   return copy_from(self, destination, false);
 }
 
 // The first element, when the device's current stream has come to it.
 void element_to_pinned(at::Tensor& element, const at::Tensor& self) {
   const DeviceIndex device = self.device().index();
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  const openreg_stream stream = current_stream(device).id();
   OPENREG_CHECK(openreg_memcpy_async(
       device, stream, element.mutable_data_ptr(), OPENREG_HOST, self.const_data_ptr(), device, self.itemsize()));
   const WaitScope waiting;
@@ -359,9 +365,46 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return at::_ops::_local_scalar_dense::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), host);
 }
 
+at::Tensor& copy_quantized(at::Tensor& self, const at::Tensor& source, bool /*non_blocking*/) {
+  if (!self.is_same(source)) {
+    copy_by_pytorch(self, source, /*non_blocking=*/false, Kernels::cpu);
+  }
+  return self;
+}
+
+// Copies of sparse, nested and quantized tensors between devices, and the empty tensors that they are made into. The
+// fallback can't do these: it makes its results on the device of the arguments. PyTorch's own kernels can: they are
+// written with operators on the parts, whichever device those are on.
+void register_non_dense_copies() {
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::SparsePrivateUse1);
+    m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+    m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
+    m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_coo));
+  }
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::SparseCsrPrivateUse1);
+    m.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
+    m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_csr));
+  }
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::NestedTensorPrivateUse1);
+    m.impl("copy_", TORCH_FN(at::native::copy_nested_));
+    m.impl("empty_like", TORCH_FN(at::native::empty_like_nested));
+    m.impl("_to_copy", TORCH_FN(at::native::_to_copy_nested));
+  }
+  {
+    torch::Library& m = kernel_library("aten", c10::DispatchKey::QuantizedPrivateUse1);
+    m.impl("copy_", copy_quantized);
+    m.impl("empty_like", TORCH_FN(at::native::empty_like_quantized));
+    m.impl("empty_quantized", TORCH_FN(at::native::empty_quantized));
+  }
+}
+
 } // namespace
 
 void register_copies() {
+  register_non_dense_copies();
   torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("copy_", copy_);
   note_operator_of_fallback({"aten::copy_", ""}); // copy_by_kernel() calls a driver's kernel of it

@@ -8,7 +8,6 @@
 #include <ATen/ops/ones_like.h>
 
 #include "shim/base/kernel_library.h"
-#include "shim/base/operator_handle.h"
 #include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/fallback.h"
 #include "shim/operators/fallback/route.h"

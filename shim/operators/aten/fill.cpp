@@ -14,8 +14,8 @@
 #include <optional>
 
 #include "shim/base/kernel_library.h"
-#include "shim/base/operator_handle.h"
 #include "shim/base/status.h"
+#include "shim/device/device.h"
 #include "shim/memory/storage.h"
 #include "shim/operators/aten/registrations.h"
 #include "shim/operators/fallback/fallback.h"
@@ -58,20 +58,19 @@ std::optional<uint8_t> byte_of(const Tensor& element) {
   return same ? std::optional(*first) : std::nullopt;
 }
 
-Tensor element_like(const Tensor& self) {
-  return at::detail::empty_cpu({}, self.scalar_type());
-}
-
 constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
 // As an element of `self`, by PyTorch's own conversions and with their errors.
 std::optional<uint8_t> byte_of(const Scalar& value, const Tensor& self) {
-  Tensor element = element_like(self);
+  Tensor element = at::detail::empty_cpu({}, self.scalar_type());
   return byte_of(at::_ops::fill__Scalar::redispatch(kCpu, element, value));
 }
 
 std::optional<uint8_t> byte_of(const Tensor& value, const Tensor& self) {
-  Tensor element = element_like(self);
+  if (!value.is_cpu() || value.dim() != 0) {
+    return std::nullopt;
+  }
+  Tensor element = at::detail::empty_cpu({}, self.scalar_type());
   return byte_of(at::_ops::copy_::redispatch(kCpu, element, value, /*non_blocking=*/false));
 }
 
@@ -79,9 +78,7 @@ Tensor& fill_bytes(Tensor& self, uint8_t byte, const std::string& name, Operator
   const DeviceIndex device = self.device().index();
   ask_operator_policy(ExecutionMode::native, name, device);
   const auto start = OperatorClock::now();
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  OPENREG_CHECK(openreg_memset_async(device, stream, writable_data(self), byte, self.nbytes()));
+  OPENREG_CHECK(openreg_memset_async(device, current_stream(device).id(), writable_data(self), byte, self.nbytes()));
   counter.add_call(0, OperatorClock::now() - start);
   return self;
 }
@@ -99,21 +96,12 @@ Tensor& zero_(Tensor& self) {
   return can_fill(op, self) ? fill_bytes<at::_ops::zero_>(self, 0) : run_typed_kernel(op, self);
 }
 
-Tensor& fill_with_number(Tensor& self, const Scalar& value) {
-  const auto& op = handle_of<at::_ops::fill__Scalar>();
+template <class Operator, class Value>
+Tensor& fill_(Tensor& self, const Value& value) {
+  const auto& op = handle_of<Operator>();
   if (can_fill(op, self)) {
     if (const auto byte = byte_of(value, self)) {
-      return fill_bytes<at::_ops::fill__Scalar>(self, *byte);
-    }
-  }
-  return run_typed_kernel(op, self, value);
-}
-
-Tensor& fill_with_tensor(Tensor& self, const Tensor& value) {
-  const auto& op = handle_of<at::_ops::fill__Tensor>();
-  if (value.is_cpu() && value.dim() == 0 && can_fill(op, self)) {
-    if (const auto byte = byte_of(value, self)) {
-      return fill_bytes<at::_ops::fill__Tensor>(self, *byte);
+      return fill_bytes<Operator>(self, *byte);
     }
   }
   return run_typed_kernel(op, self, value);
@@ -143,8 +131,8 @@ void register_fills() {
   }
   torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
   m.impl("zero_", zero_);
-  m.impl("fill_.Scalar", fill_with_number);
-  m.impl("fill_.Tensor", fill_with_tensor);
+  m.impl("fill_.Scalar", fill_<at::_ops::fill__Scalar, Scalar>);
+  m.impl("fill_.Tensor", fill_<at::_ops::fill__Tensor, Tensor>);
   m.impl("_foreach_zero_", foreach_zero_);
 }
 

@@ -14,7 +14,6 @@ void register_factories();
 void register_fills();
 void register_fourier();
 void register_lstm();
-void register_non_dense_copies();
 void register_recurrent_cells();
 void register_tensor_properties();
 void register_views();

@@ -23,23 +23,16 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
-// What PyTorch does for tensors with a lazy bit would record a copy of the tensor, not its memory, write that back, and
-// take a result off the stack that the operator hasn't put there.
 } // namespace
 
 void register_tensor_properties() {
-  {
-    torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
-    m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
-    m.impl("record_stream", record_stream);
-  }
-  {
-    torch::Library& m = kernel_library("aten", c10::DispatchKey::Conjugate);
-    m.impl("record_stream", torch::CppFunction::makeFallthrough());
-  }
-  {
-    torch::Library& m = kernel_library("aten", c10::DispatchKey::Negative);
-    m.impl("record_stream", torch::CppFunction::makeFallthrough());
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+  m.impl("record_stream", record_stream);
+  // What PyTorch does for tensors with a lazy bit would record a copy of the tensor, not its memory, write that back, and
+  // take a result off the stack that the operator hasn't put there.
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    kernel_library("aten", key).impl("record_stream", torch::CppFunction::makeFallthrough());
   }
 }
 

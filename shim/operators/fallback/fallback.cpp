@@ -54,15 +54,6 @@ c10::Device device_of_results(DeviceIndex of_tensors, const c10::IValue* argumen
   return device;
 }
 
-// The keys of the kernels for the kind of tensors that the call is about: dense, or one of kNonDense.
-c10::DispatchKeySet kernel_keys_of(Kernels kernels, c10::DispatchKeySet keys) {
-  if (kernels == Kernels::gpu) {
-    return gpu_keys(keys);
-  }
-  constexpr c10::DispatchKeySet kinds = kNonDense | c10::DispatchKeySet(c10::DispatchKey::Dense);
-  return (keys & kinds) | c10::DispatchKeySet(c10::BackendComponent::CPUBit);
-}
-
 c10::IValue shown_argument(KernelView& view, const c10::Argument& declared, const c10::IValue& value) {
   const auto show = [&](const at::Tensor& tensor) -> const at::Tensor& {
     return view.view(tensor, is_written(declared));
@@ -228,11 +219,11 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   }
   const c10::Device device = device_of_results(of_tensors, arguments, count);
   const auto [native, kernels] = route(op, of_tensors, device, keys);
-  if (native != nullptr && !has_zero_tensor(arguments, count) && run_native_kernel(*native, op, of_tensors, stack)) {
+  if (native != nullptr && !has_zero_tensor(arguments, count) && native_kernels().run(*native, op, of_tensors, stack)) {
     return;
   }
   if (native == nullptr && kernels == Kernels::cpu && of_tensors >= 0 && C10_UNLIKELY(has_native_kernels(of_tensors)) &&
-      run_in_parts(op, of_tensors, stack, &run_tensor_by_tensor)) {
+      native_kernels().run_in_parts(op, of_tensors, stack, &run_tensor_by_tensor)) {
     return;
   }
   const c10::DispatchKeySet kernel_keys = kernel_keys_of(kernels, keys);

@@ -156,10 +156,7 @@ c10::Stream stream_for_pinned(c10::Stream stream) {
     c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->synchronizeStream(stream);
     device = current_device();
   }
-  openreg_stream current = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &current));
-  return c10::Stream(
-      c10::Stream::UNSAFE, c10::Device(c10::DeviceType::PrivateUse1, device), static_cast<c10::StreamId>(current));
+  return current_stream(device);
 }
 
 // Above the priority of PyTorch's own, which is 0.

@@ -41,10 +41,8 @@ std::optional<c10::Device> owner_of(void* memory) {
 }
 
 void* native_stream_of(DeviceIndex device) {
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
   void* native = nullptr;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  OPENREG_CHECK(openreg_stream_native(device, stream, &native));
+  OPENREG_CHECK(openreg_stream_native(device, current_stream(device).id(), &native));
   return native;
 }
 
@@ -95,13 +93,14 @@ bool find_gpu(DeviceIndex device, const openreg_device_properties& properties) {
   return true;
 }
 
-c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys) {
+c10::DispatchKeySet kernel_keys_of(Kernels kernels, c10::DispatchKeySet keys) {
   constexpr c10::DispatchKeySet kinds = kNonDense | c10::DispatchKeySet(c10::DispatchKey::Dense);
-  return (keys & kinds) | c10::DispatchKeySet(c10::BackendComponent::CUDABit);
+  const auto backend = kernels == Kernels::gpu ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+  return (keys & kinds) | c10::DispatchKeySet(backend);
 }
 
 bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
-  const c10::DispatchKey key = gpu_keys(keys).highestPriorityTypeId();
+  const c10::DispatchKey key = kernel_keys_of(Kernels::gpu, keys).highestPriorityTypeId();
   if (C10_LIKELY(op.hasKernelForDispatchKey(key))) { // one look-up for nearly all that is called
     return true;
   }
@@ -145,17 +144,10 @@ DeviceIndex GpuScope::device_of(DeviceIndex gpu, const void* native_stream) noex
   return -1;
 }
 
-namespace {
-
-std::optional<c10::Device> gpu_that_is(DeviceIndex device) {
-  // Opens no driver where PyTorch has no kernels for GPUs.
-  return torch_has_gpus() && has_gpu_kernels(device) ? std::optional(gpu_of(device)) : std::nullopt;
-}
-
-} // namespace
-
 void register_gpu_lookup() {
-  set_gpu_lookup(&gpu_that_is);
+  set_gpu_lookup([](DeviceIndex device) { // opens no driver where PyTorch has no kernels for GPUs
+    return torch_has_gpus() && has_gpu_kernels(device) ? std::optional(gpu_of(device)) : std::nullopt;
+  });
 }
 
 } // namespace c10::openreg

@@ -33,8 +33,8 @@ bool find_gpu(DeviceIndex device, const openreg_device_properties& properties);
 // Tells the generators where GPUs are. Once, at registration.
 void register_gpu_lookup();
 
-// The keys of the GPU's kernels for tensors with these keys of openreg's: dense, or one of kNonDense (non_dense.h).
-c10::DispatchKeySet gpu_keys(c10::DispatchKeySet keys);
+// The keys of the kernels for tensors with these keys of openreg's: dense, or one of kNonDense (non_dense.h).
+c10::DispatchKeySet kernel_keys_of(Kernels kernels, c10::DispatchKeySet keys);
 
 // Whether PyTorch has a kernel for GPUs for tensors with these keys of openreg's, or a general one that it builds on such.
 TORCH_OPENREG_API bool has_gpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys);

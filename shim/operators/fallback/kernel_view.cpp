@@ -4,12 +4,14 @@
 #include <c10/core/TensorImpl.h>
 #include <openreg/openreg.h>
 
+#include <algorithm>
 #include <cstring>
 #include <typeinfo>
 
 #include "shim/base/device_name.h"
 #include "shim/base/status.h"
 #include "shim/base/wait_hook.h"
+#include "shim/device/device.h"
 #include "shim/device/generator.h"
 #include "shim/memory/device_allocator.h"
 #include "shim/memory/storage.h"
@@ -46,6 +48,28 @@ c10::DataPtr borrowed_data(void* address, c10::intrusive_ptr<c10::StorageImpl> o
   return {address, owner.release(), &drop_storage_reference, device};
 }
 
+template <class Entry, class Index, class Key>
+C10_NOINLINE Entry* find_indexed(c10::SmallVectorImpl<Entry>& entries, Index& index, const void* original, Key key) {
+  if (index == nullptr) {
+    index = std::make_unique<typename Index::element_type>();
+  }
+  for (size_t i = index->size(); i < entries.size(); ++i) {
+    index->emplace(key(entries[i]), i);
+  }
+  const auto found = index->find(original);
+  return found == index->end() ? nullptr : &entries[found->second];
+}
+
+template <class Entry, class Index, class Key>
+C10_ALWAYS_INLINE Entry* find(c10::SmallVectorImpl<Entry>& entries, Index& index, const void* original, Key key) {
+  if (C10_UNLIKELY(entries.size() > kLinearSearch)) {
+    return find_indexed(entries, index, original, key);
+  }
+  auto* const found =
+      std::find_if(entries.begin(), entries.end(), [&](Entry& entry) { return key(entry) == original; });
+  return found == entries.end() ? nullptr : found;
+}
+
 bool metadata_differs(const c10::TensorImpl& a, const c10::TensorImpl& b) {
   return a.sizes() != b.sizes() || a.strides() != b.strides() || a.storage_offset() != b.storage_offset() ||
       (a.key_set() & kLazyBits) != (b.key_set() & kLazyBits);
@@ -55,8 +79,7 @@ bool metadata_differs(const c10::TensorImpl& a, const c10::TensorImpl& b) {
 
 void wait_for_current_stream(DeviceIndex device) {
   const RaceMute mute(races_are_found()); // no wait of the program's
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  const openreg_stream stream = current_stream(device).id();
   int32_t done = 0;
   OPENREG_CHECK(openreg_stream_query(device, stream, &done));
   if (!done) {
@@ -172,64 +195,29 @@ void KernelView::use_device(DeviceIndex device) {
       return;
     }
   }
-  if (C10_UNLIKELY(kernels_ == Kernels::gpu)) {
-    use_gpu(device);
-    return;
-  }
-  const ExecutionMode mode = execution_mode(device);
+  const bool on_gpu = kernels_ == Kernels::gpu;
+  const ExecutionMode mode = on_gpu ? ExecutionMode::aliased : execution_mode(device);
   call_.take(mode, name_, device);
-  wait_for_current_stream(device);
+  if (C10_UNLIKELY(on_gpu)) {
+    TORCH_INTERNAL_ASSERT(!mode_is_known_, name_, ": one device a call for the GPU's kernels");
+    gpu_scope_.emplace(device);
+  } else {
+    wait_for_current_stream(device);
+  }
   call_.begin_work();
   devices_.push_back(device);
   if (!mode_is_known_) {
     device_ = device;
     mode_ = mode;
     mode_is_known_ = true;
-    allocations_.emplace(mode == ExecutionMode::aliased ? device : kInStagingBuffers);
+    if (C10_LIKELY(!on_gpu)) {
+      allocations_.emplace(mode == ExecutionMode::aliased ? device : kInStagingBuffers);
+    }
   }
-}
-
-void KernelView::use_gpu(DeviceIndex device) {
-  TORCH_INTERNAL_ASSERT(!mode_is_known_, name_, ": one device a call for the GPU's kernels");
-  call_.take(ExecutionMode::aliased, name_, device);
-  gpu_scope_.emplace(device);
-  call_.begin_work();
-  devices_.push_back(device);
-  device_ = device;
-  mode_is_known_ = true;
 }
 
 at::Generator KernelView::shown_generator(const at::Generator& generator) const {
   return kernels_ == Kernels::gpu ? inner_gpu_generator(generator, gpu_of(device_)) : inner_cpu_generator(generator);
-}
-
-template <class Entries, class Key>
-C10_ALWAYS_INLINE auto KernelView::find(
-    Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
-    -> decltype(entries.data()) {
-  if (C10_LIKELY(entries.size() <= kLinearSearch)) {
-    for (auto& entry : entries) {
-      if (key(entry) == original) {
-        return &entry;
-      }
-    }
-    return nullptr;
-  }
-  return find_indexed(entries, index, original, key);
-}
-
-template <class Entries, class Key>
-C10_NOINLINE auto KernelView::find_indexed(
-    Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
-    -> decltype(entries.data()) {
-  if (index == nullptr) {
-    index = std::make_unique<PositionByOriginal>();
-  }
-  for (size_t i = index->size(); i < entries.size(); ++i) {
-    index->emplace(key(entries[i]), i);
-  }
-  const auto found = index->find(original);
-  return found == index->end() ? nullptr : &entries[found->second];
 }
 
 KernelView::TensorEntry* KernelView::find_tensor(const c10::TensorImpl* original) {

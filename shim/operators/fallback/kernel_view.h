@@ -121,12 +121,6 @@ class KernelView {
 
   TensorEntry* find_tensor(const c10::TensorImpl* original);
   StorageEntry* find_storage(const c10::StorageImpl* original);
-  template <class Entries, class Key>
-  static auto find(Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
-      -> decltype(entries.data());
-  template <class Entries, class Key>
-  static auto find_indexed(Entries& entries, std::unique_ptr<PositionByOriginal>& index, const void* original, Key key)
-      -> decltype(entries.data());
   static KernelTensor& wrapper_of(const TensorEntry& entry);
   void show_storage(TensorEntry& tensor, const c10::Storage& storage, DeviceIndex device);
   void release_storage(const StorageEntry& entry);
@@ -144,7 +138,6 @@ class KernelView {
   c10::DataPtr device_data(c10::DataPtr& data, size_t size, DeviceIndex device);
   c10::DataPtr shown_data(void* address); // of aliased memory, or null
   void use_device(DeviceIndex device);
-  void use_gpu(DeviceIndex device);
   void begin_races();
   void note_race_use_of(const at::Tensor& tensor, bool writes);
   void note_resized_for_races();

@@ -25,9 +25,7 @@ bool is_kind(const at::Tensor& tensor, c10::DispatchKey kind) {
 
 // The keys of `like` as they would be on the device.
 c10::DispatchKeySet keys_on(const at::Tensor& like, c10::Device device) {
-  const c10::BackendComponent from = backend_of(like.device().type());
-  return (like.key_set().remove_backend(from) - c10::getAutocastRelatedKeySetFromBackend(from) - c10::python_ks) |
-      c10::DispatchKeySet(backend_of(device.type()));
+  return keys_moved(like.key_set(), backend_of(like.device().type()), backend_of(device.type())) - c10::python_ks;
 }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {

@@ -55,7 +55,7 @@ inline bool has_native_kernels(DeviceIndex device) {
 
 // Its kernel for the operator; nullptr if there is none. Lives until the process ends.
 inline NativeKernel* native_kernel_of(const c10::OperatorHandle& op, DeviceIndex device) {
-  return C10_UNLIKELY(has_native_kernels(device)) ? look_up_native_kernel(op, device) : nullptr;
+  return C10_UNLIKELY(has_native_kernels(device)) ? native_kernels().look_up(op, device) : nullptr;
 }
 
 struct Route {

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -30,51 +29,17 @@ using OptionalGenerator = std::optional<at::Generator>;
 
 // ---------------------------------------------------------------------------------------------- types of arguments
 
+template <class T>
+constexpr bool kIsList = std::is_same_v<T, TensorList> || std::is_same_v<T, const at::ITensorListRef&>;
+template <class T>
+constexpr bool kIsWritten = std::is_same_v<T, Tensor&>;
+
 // How a schema writes the C++ type of an argument, "!" for a tensor that is written.
 template <class T>
-constexpr std::string_view kSchemaType = "";
-template <>
-constexpr std::string_view kSchemaType<const Tensor&> = "Tensor";
-template <>
-constexpr std::string_view kSchemaType<Tensor&> = "Tensor!";
-template <>
-constexpr std::string_view kSchemaType<const OptionalTensor&> = "Tensor?";
-template <>
-constexpr std::string_view kSchemaType<TensorList> = "Tensor[]";
-template <>
-constexpr std::string_view kSchemaType<const at::ITensorListRef&> = "Tensor[]";
-template <>
-constexpr std::string_view kSchemaType<const Scalar&> = "Scalar";
-template <>
-constexpr std::string_view kSchemaType<const OptionalScalar&> = "Scalar?";
-template <>
-constexpr std::string_view kSchemaType<bool> = "bool";
-template <>
-constexpr std::string_view kSchemaType<double> = "float";
-template <>
-constexpr std::string_view kSchemaType<std::optional<double>> = "float?";
-template <>
-constexpr std::string_view kSchemaType<int64_t> = "int";
-template <>
-constexpr std::string_view kSchemaType<std::optional<int64_t>> = "int?";
-template <>
-constexpr std::string_view kSchemaType<at::IntArrayRef> = "int[]";
-template <>
-constexpr std::string_view kSchemaType<at::OptionalIntArrayRef> = "int[]?";
-template <>
-constexpr std::string_view kSchemaType<c10::SymInt> = "SymInt";
-template <>
-constexpr std::string_view kSchemaType<c10::SymIntArrayRef> = "SymInt[]";
-template <>
-constexpr std::string_view kSchemaType<std::optional<c10::ScalarType>> = "ScalarType?";
-template <>
-constexpr std::string_view kSchemaType<c10::string_view> = "str";
-template <>
-constexpr std::string_view kSchemaType<std::optional<c10::string_view>> = "str?";
-template <>
-constexpr std::string_view kSchemaType<OptionalGenerator> = "Generator?";
-template <>
-constexpr std::string_view kSchemaType<std::array<bool, 3>> = "bool[]";
+const std::string& schema_type() {
+  static const std::string type = c10::getTypePtrCopy<std::remove_cvref_t<T>>()->str() + (kIsWritten<T> ? "!" : "");
+  return type;
+}
 
 // The types of a schema's arguments in that notation; empty where an argument follows a rule of its own.
 std::vector<std::string> schema_types(const c10::FunctionSchema& schema) {
@@ -91,6 +56,31 @@ std::vector<std::string> schema_types(const c10::FunctionSchema& schema) {
 
 // ------------------------------------------------------------------------------------------- arguments of one call
 
+// Adds the tensors of an argument, or its generator, to the check. Returns how many tensors there may be.
+template <class T>
+size_t add_to(DeviceCheck& check, const std::remove_reference_t<T>& value) {
+  using Value = std::remove_cvref_t<T>;
+  if constexpr (std::is_same_v<Value, Tensor>) {
+    check.add(value, kIsWritten<T>);
+    return 1;
+  } else if constexpr (kIsList<T>) {
+    for (const Tensor& tensor : value) {
+      check.add(tensor, /*written=*/false);
+    }
+    return value.size();
+  } else if constexpr (std::is_same_v<Value, OptionalTensor>) {
+    if (value.has_value()) {
+      check.add(*value, /*written=*/false);
+    }
+    return 1;
+  } else if constexpr (std::is_same_v<Value, OptionalGenerator>) {
+    if (value.has_value()) {
+      check.add(*value);
+    }
+  }
+  return 0;
+}
+
 // Where a KernelArgument is made from, in its place: some must not move.
 template <class T>
 struct Source {
@@ -102,121 +92,53 @@ struct Source {
 template <class T>
 class KernelArgument {
  public:
-  explicit KernelArgument(Source<T> source) : value_(source.value) {} // the call may be made once more
+  explicit KernelArgument(Source<T> source) : value_(shown(source)) {}
   T get() {
     return std::forward<T>(value_);
   }
-  static void add_to(DeviceCheck& /*check*/, const std::remove_reference_t<T>& /*value*/) {}
-  static size_t tensors(const std::remove_reference_t<T>& /*value*/) {
-    return 0;
-  }
 
  private:
-  T value_;
-};
+  using Value = std::conditional_t<std::is_same_v<T, const OptionalTensor&>, OptionalTensor, T>;
 
-template <class T>
-  requires std::is_same_v<std::remove_cvref_t<T>, Tensor>
-class KernelArgument<T> {
- public:
-  static constexpr bool is_written = !std::is_const_v<std::remove_reference_t<T>>;
-
-  // The view's own tensor is the lvalue that an out or in-place kernel wants.
-  explicit KernelArgument(Source<T> source) : shown_(const_cast<Tensor&>(source.view.view(source.value, is_written))) {}
-  T get() {
-    return shown_;
-  }
-  static void add_to(DeviceCheck& check, const Tensor& value) {
-    check.add(value, is_written);
-  }
-  static size_t tensors(const Tensor& /*value*/) {
-    return 1;
-  }
-
- private:
-  Tensor& shown_;
-};
-
-template <>
-class KernelArgument<const OptionalTensor&> {
- public:
-  explicit KernelArgument(Source<const OptionalTensor&> source) {
-    if (source.value.has_value()) {
-      shown_ = source.view.view(*source.value, /*written=*/false);
+  static Value shown(Source<T> source) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<T>, Tensor>) {
+      // The view's own tensor is the lvalue that an out or in-place kernel wants.
+      return const_cast<Tensor&>(source.view.view(source.value, kIsWritten<T>));
+    } else if constexpr (std::is_same_v<Value, OptionalTensor>) {
+      return source.value.has_value() ? Value(source.view.view(*source.value, /*written=*/false)) : std::nullopt;
+    } else if constexpr (std::is_same_v<T, OptionalGenerator>) {
+      // None would be the CPU's default generator, and openreg's seed would mean nothing.
+      const at::Generator& given = source.value.has_value() ? *source.value : default_generator(source.view.device());
+      return given.device().is_privateuseone() ? source.view.shown_generator(given) : given;
+    } else {
+      return source.value; // a copy: the call may be made once more
     }
   }
-  const OptionalTensor& get() {
-    return shown_;
-  }
-  static void add_to(DeviceCheck& check, const OptionalTensor& value) {
-    if (value.has_value()) {
-      check.add(*value, /*written=*/false);
-    }
-  }
-  static size_t tensors(const OptionalTensor& /*value*/) {
-    return 1;
-  }
 
- private:
-  OptionalTensor shown_;
+  Value value_;
 };
 
 // Both kinds of list of tensors.
 template <class T>
-  requires(kSchemaType<T> == "Tensor[]")
+  requires(kIsList<T>)
 class KernelArgument<T> {
  public:
-  using List = std::remove_cvref_t<T>;
-
   explicit KernelArgument(Source<T> source) {
     shown_.reserve(source.value.size());
     for (const Tensor& tensor : source.value) {
       shown_.push_back(source.view.view(tensor, /*written=*/false));
     }
-    list_ = List(TensorList(shown_));
+    list_ = TensorList(shown_);
   }
   KernelArgument(const KernelArgument&) = delete;
   KernelArgument& operator=(const KernelArgument&) = delete;
   T get() {
     return list_;
   }
-  static void add_to(DeviceCheck& check, const List& value) {
-    for (const Tensor& tensor : value) {
-      check.add(tensor, /*written=*/false);
-    }
-  }
-  static size_t tensors(const List& value) {
-    return value.size();
-  }
 
  private:
   c10::SmallVector<Tensor, 8> shown_;
-  List list_;
-};
-
-template <>
-class KernelArgument<OptionalGenerator> {
- public:
-  // None would be the CPU's default generator, and openreg's seed would mean nothing.
-  explicit KernelArgument(Source<OptionalGenerator> source)
-      : shown_(
-            !source.value.has_value() ? source.view.shown_generator(default_generator(source.view.device()))
-                : source.value->device().is_privateuseone() ? source.view.shown_generator(*source.value)
-                                                            : *source.value) {}
-  OptionalGenerator get() {
-    return std::move(shown_);
-  }
-  static void add_to(DeviceCheck& check, const OptionalGenerator& value) {
-    if (value.has_value()) {
-      check.add(*value);
-    }
-  }
-  static size_t tensors(const OptionalGenerator& /*value*/) {
-    return 0;
-  }
-
- private:
-  OptionalGenerator shown_;
+  std::remove_cvref_t<T> list_;
 };
 
 // --------------------------------------------------------------------------------------------------------- results
@@ -224,47 +146,29 @@ class KernelArgument<OptionalGenerator> {
 // References to the tensors that an operator returns because it has written them.
 template <class T>
 auto written(T value) {
-  if constexpr (std::is_same_v<T, Tensor&>) {
+  if constexpr (kIsWritten<T>) {
     return std::tuple<Tensor&>(value);
   } else {
     return std::tuple<>();
   }
 }
 
-template <class Result>
-struct Returned {
-  // Written tensors are returned as they came; they are all that an operator with such a result returns.
-  template <class... Args>
-  static Result of(KernelView& /*view*/, Result&& result, Args&... arguments) {
-    if constexpr (std::is_reference_v<Result>) {
-      return std::get<0>(std::tuple_cat(written<Args>(arguments)...));
-    } else {
-      return std::forward<Result>(result);
-    }
-  }
-};
-
-template <class First, class... Rest>
-struct Returned<std::tuple<First, Rest...>> {
-  using Result = std::tuple<First, Rest...>;
-
-  template <class... Args>
-  static Result of(KernelView& view, Result&& result, Args&... arguments) {
-    if constexpr (std::is_reference_v<First>) {
-      return std::tuple_cat(written<Args>(arguments)...);
-    } else {
-      return std::apply([&](auto&... part) { return Result(view.adopt(std::move(part))...); }, result);
-    }
-  }
-};
-
-template <>
-struct Returned<Tensor> {
-  template <class... Args>
-  static Tensor of(KernelView& view, Tensor&& result, Args&... /*arguments*/) {
+// What the operator returns for its kernel's result. Written tensors are returned as they came; they are all that an operator
+// with such a result returns.
+template <class Result, class... Args>
+Result returned(KernelView& view, Result&& result, Args&... arguments) {
+  if constexpr (std::is_same_v<Result, bool>) {
+    return result;
+  } else if constexpr (std::is_same_v<Result, Tensor&>) {
+    return std::get<0>(std::tuple_cat(written<Args>(arguments)...));
+  } else if constexpr (std::is_same_v<Result, Tensor>) {
     return view.adopt(std::move(result));
+  } else if constexpr (std::is_reference_v<std::tuple_element_t<0, Result>>) {
+    return std::tuple_cat(written<Args>(arguments)...);
+  } else {
+    return std::apply([&](auto&... part) { return Result(view.adopt(std::move(part))...); }, result);
   }
-};
+}
 
 // --------------------------------------------------------------------------------------------------------- kernels
 
@@ -280,7 +184,7 @@ struct TypedKernel<Result(Args...)> {
       return false;
     }
     size_t i = 0;
-    return ((types[i++] == kSchemaType<Args>) && ...) && returns_fit(schema);
+    return ((types[i++] == schema_type<Args>()) && ...) && returns_fit(schema);
   }
 
   static torch::CppFunction make(const c10::OperatorHandle& handle) {
@@ -292,13 +196,14 @@ struct TypedKernel<Result(Args...)> {
   static Result run(const c10::TypedOperatorHandle<Signature>& op, Args&... arguments) {
     const auto& schema = op.schema();
     DeviceCheck check(schema);
-    (KernelArgument<Args>::add_to(check, arguments), ...);
+    size_t tensors = 0;
+    ((tensors += add_to<Args>(check, arguments)), ...);
     const DeviceIndex device = check.finish();
     const c10::Device runs_on(c10::DeviceType::PrivateUse1, device < 0 ? current_device() : device);
     const auto [native, kernels] = route(op, device, runs_on);
     if (native == nullptr) {
       try {
-        return run_kernel(op, runs_on.index(), kernels, arguments...);
+        return run_kernel(op, runs_on.index(), kernels, tensors, arguments...);
       } catch (const c10::NotImplementedError& refusal) {
         if (!fits_wider_type(op, refusal)) {
           throw;
@@ -326,8 +231,12 @@ struct TypedKernel<Result(Args...)> {
   }
 
   static Result run_kernel(
-      const c10::TypedOperatorHandle<Signature>& op, DeviceIndex device, Kernels kernels, Args&... arguments) {
-    KernelView view(op.schema().name(), device, (KernelArgument<Args>::tensors(arguments) + ... + 0), kernels);
+      const c10::TypedOperatorHandle<Signature>& op,
+      DeviceIndex device,
+      Kernels kernels,
+      size_t tensors,
+      Args&... arguments) {
+    KernelView view(op.schema().name(), device, tensors, kernels);
     std::tuple<KernelArgument<Args>...> shown{Source<Args>{view, arguments}...};
     const auto call = [&]() -> Result {
       const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
@@ -336,7 +245,7 @@ struct TypedKernel<Result(Args...)> {
     };
     Result result = call();
     view.finish();
-    return Returned<Result>::template of<Args...>(view, std::forward<Result>(result), arguments...);
+    return returned<Result, Args...>(view, std::forward<Result>(result), arguments...);
   }
 };
 
@@ -365,7 +274,6 @@ using KnownSignatures = Signatures<
     Tensor&(const Tensor&, int64_t, bool, Tensor&),
     std::tuple<Tensor, Tensor>(const Tensor&, int64_t, bool),
     std::tuple<Tensor&, Tensor&>(const Tensor&, int64_t, bool, Tensor&, Tensor&),
-    std::tuple<Tensor, Tensor>(const Tensor&, bool, std::optional<c10::string_view>),
     Tensor(const Tensor&, at::IntArrayRef),
     Tensor(const Tensor&, c10::SymIntArrayRef),
     Tensor(const Tensor&, at::OptionalIntArrayRef, bool),
@@ -376,8 +284,6 @@ using KnownSignatures = Signatures<
     Tensor(const Tensor&, at::OptionalIntArrayRef, const OptionalScalar&, bool),
     Tensor(const Tensor&, std::optional<int64_t>, bool),
     Tensor(const Tensor&, int64_t, std::optional<c10::ScalarType>),
-    Tensor(const Tensor&, const Scalar&, at::IntArrayRef, bool),
-    Tensor(const Tensor&, const OptionalScalar&, at::IntArrayRef, bool, std::optional<c10::ScalarType>),
     Tensor(const Tensor&, c10::string_view),
     std::tuple<Tensor, Tensor>(const Tensor&),
     std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt, int64_t, bool, bool),
@@ -405,7 +311,6 @@ using KnownSignatures = Signatures<
     Tensor(const Tensor&, int64_t, const Tensor&, bool),
     Tensor(const Tensor&, const Tensor&, c10::SymInt, bool, bool),
     Tensor(const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, bool),
-    Tensor(const Tensor&, const Tensor&, at::IntArrayRef),
     Tensor(const Tensor&, const Tensor&, c10::SymIntArrayRef),
     Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&),
     Tensor&(Tensor&, int64_t, const Tensor&, const Scalar&),

@@ -47,15 +47,9 @@ class WiderArguments {
   explicit WiderArguments(bool counts) : counts_(counts) {}
 
   c10::IValue of(const c10::Argument& declared, const c10::IValue& value) {
-    if (value.isTensor()) {
-      return of(value.toTensor(), is_written(declared));
-    }
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> tensors;
-      for (const c10::IValue& tensor : value.toListRef()) {
-        tensors.push_back(of(tensor.toTensor(), is_written(declared)));
-      }
-      return tensors;
+    const auto map = [&](const at::Tensor& tensor) { return of(tensor, is_written(declared)); };
+    if (auto wide = map_tensors(value, map)) {
+      return *std::move(wide);
     }
     if (value.isInt() && is_type(declared)) {
       const auto type = static_cast<c10::ScalarType>(value.toInt());
@@ -169,17 +163,11 @@ std::vector<c10::ScalarType> types_of_results(
   } catch (const c10::Error&) {
     return {};
   }
-  const auto note = [&](const at::Tensor& tensor) {
-    types.push_back(tensor.defined() ? tensor.scalar_type() : c10::ScalarType::Undefined);
-  };
   for (const c10::IValue& value : stack) {
-    if (value.isTensor()) {
-      note(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const c10::IValue& tensor : value.toListRef()) {
-        note(tensor.toTensor());
-      }
-    }
+    (void)map_tensors(value, [&](const at::Tensor& tensor) {
+      types.push_back(tensor.defined() ? tensor.scalar_type() : c10::ScalarType::Undefined);
+      return tensor;
+    });
   }
   return types;
 }

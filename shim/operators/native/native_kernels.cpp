@@ -9,16 +9,6 @@
 namespace c10::openreg {
 namespace {
 
-const NativeKernelFunctions& part() {
-  static const NativeKernelFunctions loaded = [] {
-    NativeKernelFunctions functions{};
-    void* const entry = find_in_part("kernels", "openreg_native_kernels");
-    reinterpret_cast<decltype(&openreg_native_kernels)>(entry)(&functions);
-    return functions;
-  }();
-  return loaded;
-}
-
 std::unordered_set<c10::OperatorName>& operators_of_fallback() {
   static auto* names = new std::unordered_set<c10::OperatorName>; // leaked: used until the process ends
   return *names;
@@ -32,23 +22,20 @@ bool look_for_kernels(DeviceIndex device) {
   OPENREG_CHECK(openreg_device_get_kernels(device, &table));
   const bool found = table != nullptr && table->count > 0 && !staging_is_forced();
   if (found) {
-    part().read(device, generation, *table);
+    native_kernels().read(device, generation, *table);
   }
   detail::keep_bits(device, generation, detail::kKernelsAreKnown | (found ? detail::kHasKernels : 0));
   return found;
 }
 
-NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device) {
-  return part().look_up(op, device);
-}
-
-bool run_in_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart) {
-  return part().run_in_parts(op, device, stack, take_apart);
-}
-
-bool run_native_kernel(
-    NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack) {
-  return part().run(kernel, op, device, stack);
+const NativeKernelFunctions& native_kernels() {
+  static const NativeKernelFunctions loaded = [] {
+    NativeKernelFunctions functions{};
+    void* const entry = find_in_part("kernels", "openreg_native_kernels");
+    reinterpret_cast<decltype(&openreg_native_kernels)>(entry)(&functions);
+    return functions;
+  }();
+  return loaded;
 }
 
 void note_operator_of_fallback(const c10::OperatorName& name) {

@@ -20,36 +20,36 @@ namespace c10::openreg {
 // again: its driver may have been closed since.
 TORCH_OPENREG_API bool look_for_kernels(DeviceIndex device);
 
-// The kernel of the driver of `device`, which has kernels, for the operator; nullptr if there is none. Lives until the
-// process ends.
-struct NativeKernel;
-TORCH_OPENREG_API NativeKernel* look_up_native_kernel(const c10::OperatorHandle& op, DeviceIndex device);
-
-// Runs an operator on lists ("aten::_foreach_add_.List") as operators on tensors, by `take_apart`, if the driver of `device`,
-// which has kernels, has none for it but one for those ("aten::add_.Tensor"). False, and nothing was run: there is no such
-// kernel, it has refused a part of an earlier list of the same type, or `take_apart` returned false.
-using TakeApart = bool (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-bool run_in_parts(const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart);
-
-// Runs the operator of the stack by the driver's kernel and replaces the arguments by the results. All tensors have
-// been checked to be on `device`. False if it refuses: then nothing has changed but the size of an out= tensor, which is
-// the same in every mode. Throws c10::Error with driver, operator and text where the kernel fails.
-bool run_native_kernel(
-    NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack);
-
 // Called while the shim is loaded for each operator of PyTorch that comes to the fallback or to a typed kernel although
 // it may have a kernel registered for PrivateUse1: the other ones that have are none of theirs.
 TORCH_OPENREG_API void note_operator_of_fallback(const c10::OperatorName& name);
 TORCH_OPENREG_API bool is_operator_of_fallback(const c10::OperatorName& name);
 
-// What the part does. `read`: for a device whose driver has the table, in this generation of the device table.
+struct NativeKernel;
+using TakeApart = bool (*)(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// What the part does, with devices that have kernels.
 struct NativeKernelFunctions {
+  // For a device whose driver has the table, in this generation of the device table.
   void (*read)(DeviceIndex device, uint32_t generation, const openreg_kernels& table);
+
+  // The kernel of the driver for the operator; nullptr if there is none. Lives until the process ends.
   NativeKernel* (*look_up)(const c10::OperatorHandle& op, DeviceIndex device);
+
+  // Runs an operator on lists ("aten::_foreach_add_.List") as operators on tensors, by `take_apart`, if the driver has none
+  // for it but one for those ("aten::add_.Tensor"). False, and nothing was run: there is no such kernel, it has refused a
+  // part of an earlier list of the same type, or `take_apart` returned false.
   bool (*run_in_parts)(
       const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack, TakeApart take_apart);
+
+  // Runs the operator of the stack by the driver's kernel and replaces the arguments by the results. All tensors have
+  // been checked to be on `device`. False if it refuses: then nothing has changed but the size of an out= tensor, which is
+  // the same in every mode. Throws c10::Error with driver, operator and text where the kernel fails.
   bool (*run)(NativeKernel& kernel, const c10::OperatorHandle& op, DeviceIndex device, torch::jit::Stack* stack);
 };
+
+// Loads the part, the first time.
+TORCH_OPENREG_API const NativeKernelFunctions& native_kernels();
 
 } // namespace c10::openreg
 

@@ -2,6 +2,17 @@
 #include "shim/operators/policy/device_check.h"
 
 namespace c10::openreg {
+namespace {
+
+void check_index(const c10::IValue& indexed, const at::Tensor& index) {
+  TORCH_CHECK(
+      !index.defined() || index.is_cpu() || !indexed.isTensor() || index.device() == indexed.toTensor().device(),
+      "indices should be either on cpu or on the same device as the indexed tensor (",
+      indexed.toTensor().device(),
+      ")");
+}
+
+} // namespace
 
 void DeviceCheck::reject(c10::Device first, c10::Device second) const {
   TORCH_CHECK(
@@ -42,18 +53,6 @@ bool may_be_on_cpu(const c10::FunctionSchema& schema, const c10::Argument& argum
       name == "nested_size" || name == "nested_strides" ||
       (name == "offsets" && schema.name().rfind("aten::_nested_view_from_buffer", 0) == 0);
 }
-
-namespace {
-
-void check_index(const c10::IValue& indexed, const at::Tensor& index) {
-  TORCH_CHECK(
-      !index.defined() || index.is_cpu() || !indexed.isTensor() || index.device() == indexed.toTensor().device(),
-      "indices should be either on cpu or on the same device as the indexed tensor (",
-      indexed.toTensor().device(),
-      ")");
-}
-
-} // namespace
 
 DeviceIndex common_device(const c10::FunctionSchema& schema, const c10::IValue* arguments, size_t count) {
   DeviceCheck check(schema);

@@ -6,11 +6,8 @@
 #include "shim/base/status.h"
 
 namespace c10::openreg {
-namespace detail {
 
-std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> device_states;
-
-} // namespace detail
+std::array<std::atomic<uint64_t>, OPENREG_MAX_DEVICES> detail::device_states;
 
 bool staging_is_forced() {
   const char* value = openreg_variable("OPENREG_OPERATORS");
@@ -27,9 +24,7 @@ uint32_t present_generation() {
   return openreg_generation_now();
 }
 
-namespace detail {
-
-void keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept {
+void detail::keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept {
   auto& state = device_states[static_cast<size_t>(device)];
   const uint64_t now = uint64_t{generation} << kGenerationShift;
   uint64_t before = state.load(std::memory_order_relaxed);
@@ -38,7 +33,5 @@ void keep_bits(DeviceIndex device, uint32_t generation, unsigned bits) noexcept 
     after = (before >> kGenerationShift == generation ? before : now) | bits;
   } while (!state.compare_exchange_weak(before, after, std::memory_order_release, std::memory_order_relaxed));
 }
-
-} // namespace detail
 
 } // namespace c10::openreg

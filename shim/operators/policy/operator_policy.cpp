@@ -53,11 +53,7 @@ Value value_named(const std::array<const char*, Count>& names, const std::string
       return static_cast<Value>(i);
     }
   }
-  std::string known;
-  for (const char* other : names) {
-    known.append(known.empty() ? "'" : ", '").append(other).append("'");
-  }
-  TORCH_CHECK_VALUE(false, what, " must be one of ", known, ", but is '", name, "'.");
+  TORCH_CHECK_VALUE(false, what, " must be one of '", c10::Join("', '", names), "', but is '", name, "'.");
 }
 
 // "aten::mm". Only PyTorch's own names can be looked up: other libraries may be loaded later.
