@@ -122,7 +122,7 @@ def _beside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..
     @functools.wraps(ours)
     def function(first: Any, *arguments: Any) -> Any:
         tensors = (first,) if isinstance(first, torch.Tensor) else first
-        return (theirs if any(tensor.is_cuda for tensor in tensors) else ours)(first, *arguments)
+        return (theirs if any(tensor.device.type == "cuda" for tensor in tensors) else ours)(first, *arguments)
 
     setattr(function, _MARK, True)
     return function

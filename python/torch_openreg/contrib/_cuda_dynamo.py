@@ -22,19 +22,23 @@ def register() -> None:
     constant: Any = ConstantVariable
     tensor: Any = TensorVariable
     user: Any = UserDefinedObjectVariable
-    const_getattr, lookup_callable, is_cuda, as_constant = (
-        constant.const_getattr,
+    # The first is asked since 2.15, and answers with a constant of Dynamo's.
+    getattr_name = "tp_getattro_impl" if hasattr(constant, "tp_getattro_impl") else "const_getattr"
+    attribute, lookup_callable, is_cuda, as_constant = (
+        getattr(constant, getattr_name),
         trace_rules.lookup_callable,
         tensor.method_attr_is_cuda,
         user.as_python_constant,
     )
 
     def named(self: Any, tx: Any, name: str) -> Any:
-        found = const_getattr(self, tx, name)
+        found = attribute(self, tx, name)
         if name != "type" or not isinstance(self.value, torch.device) or not cuda_to_openreg.is_enabled():
             return found
         outside = cuda_to_openreg.is_outside(str(tx.f_globals.get("__name__", "")))
-        return "cuda" if outside and found == device_name() else found
+        if not outside or self.value.type != device_name():
+            return found
+        return constant.create("cuda") if isinstance(found, constant) else "cuda"
 
     def in_graph(function: Any) -> Any:
         if isinstance(function, cuda_to_openreg.Factory):
@@ -51,6 +55,6 @@ def register() -> None:
         return self.value.__wrapped__ if is_facade else as_constant(self)
 
     user.as_python_constant = as_class
-    constant.const_getattr = named
+    setattr(constant, getattr_name, named)
     trace_rules.lookup_callable = in_graph
     tensor.method_attr_is_cuda = is_cuda_or_openreg

@@ -532,7 +532,7 @@ def _redirect_scripts() -> None:
 
 def _redirect_compiler() -> None:
     """Dynamo, which evaluates the queries of the traced code. Only in a process that imports it."""
-    _replace(torch.utils._triton, "has_triton", lambda: False)  # the real one would query the capability
+    _replace(torch.utils._triton, "has_triton", lambda **_: False)  # the real one would query the capability
     _hooks.register_after("torch._dynamo.polyfills.loader", "torch_openreg.contrib._cuda_dynamo")
 
 
