@@ -22,7 +22,7 @@ def register() -> None:
     constant: Any = ConstantVariable
     tensor: Any = TensorVariable
     user: Any = UserDefinedObjectVariable
-    # The first is asked since 2.15, and answers with a constant of Dynamo's.
+    # Since 2.15 Dynamo calls the first, which returns a constant of its own.
     getattr_name = "tp_getattro_impl" if hasattr(constant, "tp_getattro_impl") else "const_getattr"
     attribute, lookup_callable, is_cuda, as_constant = (
         getattr(constant, getattr_name),

@@ -45,7 +45,10 @@ def test_devices_say_which_gpu_they_are(python: Any, persona: str, says: str) ->
 
 
 def test_without_a_persona_they_are_the_drivers(python: Any) -> None:
-    assert python(ANSWERS, OPENREG_AS_CUDA="1", OPENREG_SIM_MEMORY="3G").stdout == f"1 0 2 3 {torch.version.cuda} True False True\n"
+    assert (
+        python(ANSWERS, OPENREG_AS_CUDA="1", OPENREG_SIM_MEMORY="3G").stdout
+        == f"1 0 2 3 {torch.version.cuda} True False True\n"
+    )
 
 
 def test_memory_that_the_program_has_set(python: Any) -> None:
