@@ -25,7 +25,7 @@ struct HostBackend::State {
   Backend* made() {
     if (backend == nullptr) {
       has_begun = true;
-      backend = make(timeout);
+      backend = make(options->timeout);
       if (!uid.empty()) {
         backend->setGroupUid(uid);
       }
@@ -38,7 +38,7 @@ struct HostBackend::State {
   const int rank;
   const int size;
   std::mutex lock; // of what follows
-  std::chrono::milliseconds timeout{};
+  c10::intrusive_ptr<Backend::Options> options; // until it is made
   std::string uid;
   Make make;
   bool has_begun = false; // with making it, perhaps in vain
@@ -54,7 +54,7 @@ HostBackend::HostBackend(c10::intrusive_ptr<Backend> made)
 
 HostBackend::HostBackend(int rank, int size, std::chrono::milliseconds timeout, Make make)
     : state_(std::make_shared<State>(rank, size)) {
-  state_->timeout = timeout;
+  state_->options = c10::make_intrusive<Backend::Options>("gloo", timeout);
   state_->make = std::move(make);
 }
 
@@ -79,21 +79,22 @@ HostBackend::Backend* HostBackend::known() const noexcept {
   return state_->known.load(std::memory_order_acquire);
 }
 
-std::chrono::milliseconds HostBackend::timeout() const {
+c10::intrusive_ptr<HostBackend::Backend::Options> HostBackend::options() const {
   if (auto* const here = known()) {
-    return here->getBackendOptions()->timeout;
+    return here->getBackendOptions();
   }
   const WaitScope waiting;
   const std::lock_guard<std::mutex> guard(state_->lock);
-  return state_->backend != nullptr ? state_->backend->getBackendOptions()->timeout : state_->timeout;
+  return state_->backend != nullptr ? state_->backend->getBackendOptions() : state_->options;
 }
 
 void HostBackend::set_timeout(std::chrono::milliseconds timeout) const {
   const WaitScope waiting;
   const std::lock_guard<std::mutex> guard(state_->lock);
-  state_->timeout = timeout;
   if (state_->backend != nullptr) {
     state_->backend->setTimeout(timeout);
+  } else {
+    state_->options->timeout = timeout;
   }
 }
 

@@ -35,8 +35,12 @@ class TORCH_OPENREG_API HostBackend {
   // The backend, or null where nothing has needed it yet.
   Backend* known() const noexcept;
 
+  // Its own, or, until it is made, those of gloo's base with the timeout that it will get.
+  c10::intrusive_ptr<Backend::Options> options() const;
   // What is set before it is made it gets then.
-  std::chrono::milliseconds timeout() const;
+  std::chrono::milliseconds timeout() const {
+    return options()->timeout;
+  }
   void set_timeout(std::chrono::milliseconds timeout) const;
   void set_uid(const std::string& uid) const;
 

@@ -632,7 +632,7 @@ c10::intrusive_ptr<c10d::Backend> StagedBackend::around(
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> StagedBackend::getBackendOptions() {
-  return host_->getBackendOptions();
+  return host_.options();
 }
 
 void StagedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {

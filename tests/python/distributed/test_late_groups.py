@@ -204,12 +204,15 @@ def dropped_by_a_rank(rank: int, device: torch.device) -> None:
 
 
 def ended_before_its_use(rank: int, device: torch.device) -> None:
-    """abort() and shutdown() have nothing to end, and the group's timeout is known."""
+    """abort() and shutdown() have nothing to end, and the group's options are known, which torch 2.15 reads of each."""
     group = dist.new_group(list(range(WORLD)), backend="openreg_gloo", timeout=timedelta(seconds=77))
     backend = group._get_backend(device)
     backend.abort()
     backend.shutdown()
     backend.set_timeout(timedelta(seconds=78))
+    before = threads_of_gloo()
+    assert backend.options._timeout == timedelta(seconds=78)
+    assert threads_of_gloo() == before
     gathered: list[Any] = [None] * WORLD
     dist.all_gather_object(gathered, {"rank": rank}, group=group)
     assert gathered == [{"rank": each} for each in range(WORLD)]
