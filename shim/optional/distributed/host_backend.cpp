@@ -37,7 +37,7 @@ struct HostBackend::State {
 
   const int rank;
   const int size;
-  std::mutex lock; // of what follows
+  std::mutex lock;                              // of what follows
   c10::intrusive_ptr<Backend::Options> options; // until it is made
   std::string uid;
   Make make;
