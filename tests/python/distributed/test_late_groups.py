@@ -213,6 +213,7 @@ def ended_before_its_use(rank: int, device: torch.device) -> None:
     before = threads_of_gloo()
     assert backend.options._timeout == timedelta(seconds=78)
     assert threads_of_gloo() == before
+    dist.barrier()  # a rank that uses it has the others connect it
     gathered: list[Any] = [None] * WORLD
     dist.all_gather_object(gathered, {"rank": rank}, group=group)
     assert gathered == [{"rank": each} for each in range(WORLD)]
