@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/collective_results.h"
+#include "shim/device/device.h"
 
 #include <ATen/core/jit_type.h>
 #include <c10/core/ScalarType.h>
@@ -143,8 +144,7 @@ bool settle_results_in_flight(std::chrono::duration<double> longest) {
 
 CurrentStreams::CurrentStreams(const Streams& streams) {
   for (const auto& [device, stream] : streams) {
-    openreg_stream before = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(device, &before));
+    const openreg_stream before = current_stream(device).id();
     OPENREG_CHECK(openreg_set_current_stream(device, stream));
     befores_.emplace_back(device, before);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/driver_work.h"
+#include "shim/device/device.h"
 
 #include <ATen/core/ivalue.h>
 #include <openreg/flight_recorder.h>
@@ -235,8 +236,7 @@ class DriverWork final : public c10d::Work {
 
   void synchronize() override {
     const auto device = progress_->communicator->device;
-    openreg_stream current = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(device, &current));
+    const openreg_stream current = current_stream(device).id();
     progress_->make_wait(device, current);
   }
 
@@ -283,8 +283,7 @@ Communicator::Communicator(c10::DeviceIndex of, openreg_communicator handle) : d
 }
 
 void Communicator::follow_current_stream() {
-  openreg_stream current = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &current));
+  const openreg_stream current = current_stream(device).id();
   StreamEvent(device, current).make_wait(device, stream);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/distributed/queued_work.h"
+#include "shim/device/device.h"
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/Stream.h>
@@ -181,8 +182,7 @@ class StreamWork : public WorkOverHost {
       const RaceMute mute(races_are_found());
       for (size_t i = 0; i < streams_.size(); i++) {
         const auto device = streams_[i].first;
-        openreg_stream current = OPENREG_STREAM_DEFAULT;
-        OPENREG_CHECK(openreg_current_stream(device, &current));
+        const openreg_stream current = current_stream(device).id();
         end_->add_waiter(device, current);
         if (!events_.empty()) {
           events_[i].make_wait(device, current); // without a lock: on some drivers the host waits
@@ -423,8 +423,7 @@ class MessageWork final : public StreamWork {
       return;
     }
     const RaceMute mute(races_are_found()); // noted when the tensors were shown
-    openreg_stream current = OPENREG_STREAM_DEFAULT;
-    OPENREG_CHECK(openreg_current_stream(device_, &current));
+    const openreg_stream current = current_stream(device_).id();
     if (unfinished_ != nullptr) {
       is_taken_ = true;
       std::shared_ptr<HostPart> part(

@@ -564,8 +564,7 @@ bool StagedBackend::capture_call(const char* name, std::function<void()> call) {
     return false;
   }
   const DeviceIndex device = current_device();
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
+  const openreg_stream stream = current_stream(device).id();
   auto self = c10::intrusive_ptr<StagedBackend>::unsafe_reclaim_from_nonowning(this);
   const auto bind = [self = std::move(self), call = std::move(call)](const std::vector<at::Tensor>&) {
     return [self, call] { call(); };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/graph/capture.h"
+#include "shim/device/device.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
@@ -220,9 +221,7 @@ void Capture::refuse(const std::string& call, const std::string& why) {
 }
 
 StreamKey current_stream_of(DeviceIndex device) {
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device, &stream));
-  return {device, stream};
+  return {device, current_stream(device).id()};
 }
 
 Captures& Captures::instance() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "shim/optional/kernels/native_call.h"
+#include "shim/device/device.h"
 
 #include <ATen/DLConvertor.h>
 #include <ATen/MemoryOverlap.h>
@@ -422,8 +423,7 @@ bool NativeCall::run() {
   if (nothing_to_compute()) {
     return true;
   }
-  openreg_stream stream = OPENREG_STREAM_DEFAULT;
-  OPENREG_CHECK(openreg_current_stream(device_.index(), &stream));
+  const openreg_stream stream = current_stream(device_.index()).id();
   const auto arguments = pointers_to<8>(argument_values_);
   const auto results = pointers_to<2>(result_values_);
   openreg_kernel_call call{};
