@@ -27,10 +27,10 @@ typedef struct common {
 static void
 meet(common *shared, int place, int ranks)
 {
-    const double end = check_now() + CHECK_PATIENCE;
+    const double end = check_own_time() + CHECK_PATIENCE;
     (void)atomic_fetch_add(&shared->arrived[place], 1);
     while (atomic_load(&shared->arrived[place]) < ranks) {
-        REQUIRE(check_now() < end, "not all of %d processes came to the same place within %d seconds", ranks,
+        REQUIRE(check_own_time() < end, "not all of %d processes came to the same place within %d seconds", ranks,
                 CHECK_PATIENCE);
         check_sleep(1);
     }

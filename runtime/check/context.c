@@ -127,6 +127,12 @@ check_status_name(openreg_status status)
     }
 }
 
+double
+check_own_time(void)
+{
+    return check_now() - (trail == NULL ? 0 : (double)__atomic_load_n(&trail->starved, __ATOMIC_RELAXED) * 1e-6);
+}
+
 void
 check_begin_call(const char *slot)
 {

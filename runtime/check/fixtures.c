@@ -290,8 +290,8 @@ check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream, uin
 bool
 check_await(const atomic_bool *what, int milliseconds)
 {
-    const double end = check_now() + milliseconds * 1e-3;
-    while (!atomic_load(what) && check_now() < end)
+    const double end = check_own_time() + milliseconds * 1e-3;
+    while (!atomic_load(what) && check_own_time() < end)
         check_sleep(1);
     return atomic_load(what);
 }
@@ -529,10 +529,10 @@ check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, 
 void
 check_await_child(pid_t child, int seconds, int wanted, const char *what)
 {
-    const double end = check_now() + seconds;
+    const double end = check_own_time() + seconds;
     int status = 0;
     while (waitpid(child, &status, WNOHANG) == 0) {
-        if (seconds > 0 && check_now() > end) {
+        if (seconds > 0 && check_own_time() > end) {
             (void)kill(child, SIGKILL);
             check_fail("%s did not end within %d seconds", what, seconds);
         }

@@ -19,6 +19,7 @@
 #include "driver/driver_slots.h"
 #include "fixtures.h"
 #include "layer_bench.h"
+#include "processor.h"
 
 /* ------------------------------------------------------------------------------------------------------------- child */
 
@@ -95,19 +96,21 @@ start(child *out)
     }
     (void)close(files[1]);
     out->file = files[0];
+    (void)setpgid(out->process, out->process); /* a child that has no processor yet is of that group, too */
     return out->process > 0 ? 1 : -1;
 }
 
 /* A check that goes on calling slots is slow and doesn't hang: it ends after this multiple of the limit. */
 #define LIMITS_IN_ALL 4
+#define LOOK_EACH 0.25 /* seconds */
 
 /* Waits for the child's end, and reads its report, for which a pipe has room. False if no call began or ended for `limit`
- * seconds; it is gone in both cases. */
+ * seconds, without those in which it had no processor; it is gone in both cases. */
 static bool
 await(const child *wanted, double limit, char *text, size_t room, int *status)
 {
-    const double last = check_now() + LIMITS_IN_ALL * limit;
-    double end = check_now() + limit;
+    check_usage look = {check_now(), 0};
+    double last = look.at + LIMITS_IN_ALL * limit, end = look.at + limit;
     int64_t seen = -1;
     bool is_in_time = true;
     for (; waitpid(wanted->process, status, WNOHANG) != wanted->process; check_sleep(1)) {
@@ -116,6 +119,12 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
         if (calls != seen) {
             seen = calls;
             end = check_now() + limit;
+        }
+        if (check_now() > look.at + LOOK_EACH) {
+            const double without = check_starved(wanted->process, check_now(), &look);
+            last += without;
+            end += without;
+            __atomic_fetch_add(&wanted->trail->starved, (int64_t)(without * 1e6), __ATOMIC_RELAXED);
         }
         if (check_now() > end || check_now() > last) {
             is_in_time = false;
