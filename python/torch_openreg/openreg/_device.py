@@ -149,7 +149,7 @@ class DeviceProperties:
         ordinal: Number of the device inside its driver.
         total_memory: Bytes.
         max_allocation: Most bytes of one allocation; 0: no such limit.
-        multi_processor_count: Number of multi_processor_count.
+        multi_processor_count: Number of multiprocessors.
         major: Compute capability, or its counterpart.
         minor: Compute capability, or its counterpart.
         uuid: 16 bytes as 32 hexadecimal digits.

@@ -71,7 +71,7 @@ class DeviceInfo:
         torch_device: The device in PyTorch, or None if the driver is not active.
         ordinal: Its number inside the driver, of which some may be hidden.
         total_memory: Bytes.
-        multi_processor_count: Number of multi_processor_count.
+        multi_processor_count: Number of multiprocessors.
         major: Compute capability, or its counterpart.
         minor: Compute capability, or its counterpart.
         uuid: 16 bytes as 32 hexadecimal digits, or "".
