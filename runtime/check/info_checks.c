@@ -10,6 +10,7 @@ static void
 all_can_be_allocated(check_context *c, int32_t dev, uint64_t all)
 {
     void *memory[2];
+    char why[200] = "";
     for (uint64_t size = all; size > 0; size /= 2) {
         const openreg_alloc_info info = openreg_alloc_bytes(size);
         int made = 0;
@@ -18,10 +19,11 @@ all_can_be_allocated(check_context *c, int32_t dev, uint64_t all)
         for (int i = 0; i < made; ++i)
             check_free(c, dev, memory[i]);
         REQUIRE(size == all || made < 2,
-                "max_allocation of device %d is 0, but it refused %llu bytes, and then gave %llu twice", dev,
-                (unsigned long long)size * 2, (unsigned long long)size);
+                "max_allocation of device %d is 0, but it refused %llu bytes (%s), and then gave %llu twice", dev,
+                (unsigned long long)size * 2, why, (unsigned long long)size);
         if (made > 0)
             return;
+        (void)snprintf(why, sizeof why, "%.199s", check_error_text());
     }
 }
 
