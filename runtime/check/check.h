@@ -108,8 +108,8 @@ typedef struct check_call {
 typedef struct check_trail {
     int current; /* the place of the call that has begun last, +1; 0: none that has not returned */
     unsigned count;
-    int is_reported; /* by one of the check's processes */
-    int64_t starved; /* microseconds without a processor (processor.h) */
+    int is_reported;  /* by one of the check's processes */
+    int64_t own_time; /* microseconds, of check_own_time() */
     check_call calls[CHECK_CALLS];
 } check_trail;
 

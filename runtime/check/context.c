@@ -130,7 +130,7 @@ check_status_name(openreg_status status)
 double
 check_own_time(void)
 {
-    return check_now() - (trail == NULL ? 0 : (double)__atomic_load_n(&trail->starved, __ATOMIC_RELAXED) * 1e-6);
+    return trail == NULL ? check_now() : (double)__atomic_load_n(&trail->own_time, __ATOMIC_RELAXED) * 1e-6;
 }
 
 void

@@ -50,7 +50,7 @@ has_ready_thread(const char *process)
 }
 
 double
-check_starved(pid_t group, double now, check_usage *last)
+check_counted_time(pid_t group, double now, check_usage *last)
 {
     check_usage look = {now, 0};
     bool is_ready = false;
@@ -68,7 +68,7 @@ check_starved(pid_t group, double now, check_usage *last)
     }
     if (processes != NULL)
         (void)closedir(processes);
-    const double without = now - last->at - (look.used > last->used ? look.used - last->used : 0);
+    const double passed = now - last->at, used = look.used > last->used ? look.used - last->used : 0;
     *last = look;
-    return is_ready && without > 0 ? without : 0;
+    return is_ready && used < passed ? used : passed;
 }

@@ -11,8 +11,8 @@ typedef struct check_usage {
     double used; /* seconds on processors until then, of all the processes together */
 } check_usage;
 
-/* Looks at the processes of a group, by /proc. Returns the seconds from *last, the look before this one, to `now` that passed
- * without a processor: 0 if no thread is ready now, else all but what they used of one. The first *last is {now, 0}. */
-double check_starved(pid_t group, double now, check_usage *last);
+/* Looks at the processes of a group, by /proc. Returns how many of the seconds from *last, the look before this one, to `now`
+ * count: all if no thread is ready now, else those that they used of a processor. The first *last is {now, 0}. */
+double check_counted_time(pid_t group, double now, check_usage *last);
 
 #endif

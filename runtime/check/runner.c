@@ -83,11 +83,12 @@ static int
 start(child *out)
 {
     int files[2];
-    void *const shared = mmap(NULL, sizeof *out->trail, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    check_trail *const shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || pipe(files) != 0)
         return -1;
     (void)fflush(NULL);
     out->trail = shared;
+    shared->own_time = (int64_t)(check_now() * 1e6);
     out->process = fork();
     if (out->process == 0) {
         (void)close(files[0]);
@@ -110,7 +111,8 @@ static bool
 await(const child *wanted, double limit, char *text, size_t room, int *status)
 {
     check_usage look = {check_now(), 0};
-    double last = look.at + LIMITS_IN_ALL * limit, end = look.at + limit;
+    double own = look.at, end = own + limit;
+    const double last = own + LIMITS_IN_ALL * limit;
     int64_t seen = -1;
     bool is_in_time = true;
     for (; waitpid(wanted->process, status, WNOHANG) != wanted->process; check_sleep(1)) {
@@ -118,15 +120,13 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
                               (__atomic_load_n(&wanted->trail->current, __ATOMIC_RELAXED) == 0);
         if (calls != seen) {
             seen = calls;
-            end = check_now() + limit;
+            end = own + limit;
         }
         if (check_now() > look.at + LOOK_EACH) {
-            const double without = check_starved(wanted->process, check_now(), &look);
-            last += without;
-            end += without;
-            __atomic_fetch_add(&wanted->trail->starved, (int64_t)(without * 1e6), __ATOMIC_RELAXED);
+            own += check_counted_time(wanted->process, check_now(), &look);
+            __atomic_store_n(&wanted->trail->own_time, (int64_t)(own * 1e6), __ATOMIC_RELAXED);
         }
-        if (check_now() > end || check_now() > last) {
+        if (own > end || own > last) {
             is_in_time = false;
             (void)kill(-wanted->process, SIGKILL);
             (void)kill(wanted->process, SIGKILL);

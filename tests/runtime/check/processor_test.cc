@@ -42,17 +42,18 @@ class Process {
     waitpid(id_, nullptr, 0);
   }
 
-  // The share of a second that it had no processor for.
-  double starved() {
-    double without = 0;
+  // The share of a second that counts.
+  double share() {
+    double counted = 0;
     const double begin = last_.at;
-    while (last_.at < begin + 1) without += look();
-    return without / (last_.at - begin);
+    while (last_.at < begin + 1) counted += look();
+    return counted / (last_.at - begin);
   }
   double look() {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return check_starved(id_, now(), &last_);
+    return check_counted_time(id_, now(), &last_);
   }
+  double looked_at() const { return last_.at; }
 
  private:
   pid_t id_;
@@ -68,11 +69,15 @@ void spin() {
 
 TEST(CheckProcessorTest, WaitingForAProcessorIsNotCounted) {
   Process hog(0, spin), starving(19, spin);
-  EXPECT_GT(starving.starved(), 0.5);
+  EXPECT_LT(starving.share(), 0.5);
 }
 
 TEST(CheckProcessorTest, SleepingIsCounted) {
   Process hog(0, spin), sleeping(19, pause);
-  for (int i = 0; i < 200 && sleeping.look() > 0;) ++i;  // until it sleeps, for which it needs a processor
-  EXPECT_EQ(sleeping.starved(), 0);
+  double before, counted;
+  do {  // until it sleeps, for which it needs a processor
+    before = sleeping.looked_at();
+    counted = sleeping.look();
+  } while (counted < sleeping.looked_at() - before);
+  EXPECT_DOUBLE_EQ(sleeping.share(), 1);
 }
