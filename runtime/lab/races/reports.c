@@ -207,30 +207,20 @@ say_remedy(text *to, const openreg_race *race)
     }
 }
 
-static const char *
-kind_text(int32_t kind)
-{
-    switch (kind) {
-    case OPENREG_RACE_READ_WRITE:
-        return "nothing orders a read and a write";
-    case OPENREG_RACE_WRITE_WRITE:
-        return "nothing orders two writes";
-    case OPENREG_RACE_REUSE:
-        return "memory was freed and used again while another stream used it";
-    case OPENREG_RACE_HOST:
-        return "the host uses pinned memory that a stream still uses";
-    case OPENREG_RACE_LOST_DEVICE:
-        return "a stream or event is used of a device that was lost";
-    default:
-        return "memory is read that nothing has written";
-    }
-}
+static const char *const kinds[] = {
+    [OPENREG_RACE_READ_WRITE] = "nothing orders a read and a write",
+    [OPENREG_RACE_WRITE_WRITE] = "nothing orders two writes",
+    [OPENREG_RACE_REUSE] = "memory was freed and used again while another stream used it",
+    [OPENREG_RACE_HOST] = "the host uses pinned memory that a stream still uses",
+    [OPENREG_RACE_LOST_DEVICE] = "a stream or event is used of a device that was lost",
+    [OPENREG_RACE_UNINITIALIZED] = "memory is read that nothing has written",
+};
 
 static void
 say_all(text *to, const openreg_race *race)
 {
     const bool is_pair = race->kind != OPENREG_RACE_UNINITIALIZED && race->kind != OPENREG_RACE_LOST_DEVICE;
-    say(to, "race: %s", kind_text(race->kind));
+    say(to, "race: %s", kinds[race->kind]);
     if (race->size != 0)
         say(to, ": %" PRIu64 " bytes at 0x%" PRIx64, race->size, race->address);
     if (race->block != 0)
@@ -266,17 +256,6 @@ with_stacks(const text *all, const openreg_race *race)
 
 /* ---------------------------------------------------------------------------------------------------------- reports */
 
-/* Sets the race's `remedy` and `text`, which are written into the buffers. */
-static void
-compose(openreg_race *race, text *remedy, text *all)
-{
-    remedy->length = all->length = 0;
-    say_remedy(remedy, race);
-    race->remedy = remedy->bytes;
-    say_all(all, race);
-    race->text = all->bytes;
-}
-
 const char *
 openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t second_origin, bool always)
 {
@@ -288,15 +267,17 @@ openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t se
         return NULL;
     openreg_race told = *race;
     told.struct_size = sizeof told;
-    compose(&told, &remedy, &all);
+    remedy.length = all.length = 0;
+    say_remedy(&remedy, &told);
+    told.remedy = remedy.bytes;
+    say_all(&all, &told);
     if (is_kept) {
         told.remedy = strdup(remedy.bytes);
         told.text = with_stacks(&all, race);
-        if (told.remedy != NULL && told.text != NULL) {
+        if (told.remedy != NULL && told.text != NULL)
             reports[report_count++] = told;
-        } else {
+        else
             openreg_race_free(&told);
-        }
     }
     return all.bytes;
 }

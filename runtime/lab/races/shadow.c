@@ -65,7 +65,7 @@ drop(cell *old)
 
 /* A new cell without uses. */
 static cell *
-insert(uint64_t start, uint64_t end, uint32_t flags)
+insert(uint64_t start, uint64_t end)
 {
     cell *const made = take_cell();
     if (made == NULL)
@@ -73,7 +73,6 @@ insert(uint64_t start, uint64_t end, uint32_t flags)
     memset(made, 0, sizeof *made);
     made->node.key = start;
     made->end = end;
-    made->flags = flags;
     openreg_tree_insert(&cells, &made->node);
     return made;
 }
@@ -114,11 +113,12 @@ cut(cell *whole, uint64_t at)
             return NULL;
         memcpy(more, whole->more, whole->more_count * sizeof *more);
     }
-    cell *const second = insert(at, whole->end, whole->flags);
+    cell *const second = insert(at, whole->end);
     if (second == NULL) {
         free(more);
         return NULL;
     }
+    second->flags = whole->flags;
     second->write = whole->write;
     second->read = whole->read;
     second->more = more;
@@ -272,7 +272,7 @@ piece_at(uint64_t at, uint64_t end)
 {
     cell *found = first_at(at);
     if (found == NULL || found->node.key > at)
-        return insert(at, found == NULL || found->node.key > end ? end : found->node.key, 0);
+        return insert(at, found == NULL || found->node.key > end ? end : found->node.key);
     if (found->node.key < at)
         found = cut(found, at);
     if (found != NULL && found->end > end && cut(found, end) == NULL)
@@ -324,11 +324,8 @@ void
 openreg_shadow_give(uint64_t address, uint64_t size)
 {
     const uint64_t end = address + size;
-    (void)cut_at_bounds(address, end);
     for (uint64_t at = address; at < end;) {
-        cell *piece = first_at(at);
-        if (piece == NULL || piece->node.key > at)
-            piece = insert(at, piece == NULL || piece->node.key > end ? end : piece->node.key, UNWRITTEN);
+        cell *const piece = piece_at(at, end);
         if (piece == NULL)
             return;
         piece->flags = UNWRITTEN | (piece->write.time != 0 || piece->read.time != 0 ? GIVEN : 0);
