@@ -7,7 +7,6 @@
 #include "sim_schedule.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,43 +54,33 @@ happens(openreg_sim_schedule *schedule, uint64_t n)
 
 /* --------------------------------------------------------------------------------------------------------- options */
 
-static bool
-read_number(const char *text, uint64_t most, uint64_t *out)
-{
-    uint64_t value = 0;
-    for (const char *at = text; *at != '\0' || at == text; at++) {
-        if (*at < '0' || *at > '9' || value > (most - (uint64_t)(*at - '0')) / 10)
-            return false;
-        value = value * 10 + (uint64_t)(*at - '0');
-    }
-    *out = value;
-    return true;
-}
-
 bool
 openreg_sim_plan_read(openreg_sim_plan *plan, const openreg_option *option, const char **expected)
 {
     static const char *const orders[] = {"", "random", "pct", "latest"};
+    const char *const value = option->value;
     uint64_t number = 0;
-    if (strcmp(option->key, "seed") == 0 && option->value[0] != '\0') {
+    if (value[0] == '\0')
+        return true;
+    if (strcmp(option->key, "seed") == 0) {
         *expected = "an integer from 0 to 2^63 - 1";
-        plan->is_on = read_number(option->value, INT64_MAX, &plan->seed);
+        plan->is_on = openreg_sim_read_number(value, INT64_MAX, NULL, &plan->seed);
         return plan->is_on;
     }
-    if (strcmp(option->key, "switches") == 0 && option->value[0] != '\0') {
+    if (strcmp(option->key, "switches") == 0) {
         *expected = "an integer from 0 on";
-        if (!read_number(option->value, INT64_MAX, &number))
+        if (!openreg_sim_read_number(value, INT64_MAX, NULL, &number))
             return false;
         plan->switches = (int64_t)number;
-    } else if (strcmp(option->key, "schedule") == 0 && option->value[0] != '\0') {
+    } else if (strcmp(option->key, "schedule") == 0) {
         *expected = "random, pct or latest";
         plan->order = OPENREG_SIM_ORDER_BY_SEED;
         for (int i = OPENREG_SIM_RANDOM; i <= OPENREG_SIM_LATEST; i++)
-            if (strcmp(option->value, orders[i]) == 0)
+            if (strcmp(value, orders[i]) == 0)
                 plan->order = (openreg_sim_order)i;
         return plan->order != OPENREG_SIM_ORDER_BY_SEED;
-    } else if (strcmp(option->key, "schedule_log") == 0 && option->value[0] != '\0') {
-        plan->log = option->value;
+    } else if (strcmp(option->key, "schedule_log") == 0) {
+        plan->log = value;
     }
     return true;
 }
@@ -275,13 +264,9 @@ helper_main(void *argument)
 static openreg_status
 start_helper(openreg_sim_schedule *schedule, const openreg_sim_device *device)
 {
-    sigset_t all, before;
     if (schedule->has_helper)
         return OPENREG_OK;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&schedule->helper, NULL, helper_main, schedule);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = openreg_sim_start_thread(&schedule->helper, helper_main, schedule);
     if (error != 0)
         return openreg_fail(device->instance->host, OPENREG_E_NOMEM, error,
                             "no thread for functions of the host of device %d: %s", device->ordinal, strerror(error));
