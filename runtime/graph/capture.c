@@ -354,14 +354,13 @@ openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, i
     if (stream == OPENREG_STREAM_DEFAULT)
         return openreg_error_set(OPENREG_E_CAPTURE, call, "the default stream can't be captured");
     capture *const begun = calloc(1, sizeof *begun);
-    openreg_nodes *const nodes = openreg_nodes_create(device, stream);
     openreg_status status = OPENREG_E_NOMEM;
-    if (begun != NULL && nodes != NULL) {
-        begun->nodes = nodes;
+    if (begun != NULL) {
+        begun->nodes = openreg_nodes_create(device, stream);
         begun->last = &begun->streams;
         begun->thread = pthread_self();
         begun->mode = mode;
-        status = add_stream(begun, device, stream, &on) ? OPENREG_OK : OPENREG_E_NOMEM;
+        status = begun->nodes != NULL && add_stream(begun, device, stream, &on) ? OPENREG_OK : OPENREG_E_NOMEM;
     }
     openreg_lock_acquire(&lock);
     if (status == OPENREG_OK && (capture_of(device, stream, &on) != NULL || *held_of(device, stream) != NULL))
@@ -374,14 +373,11 @@ openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, i
     openreg_lock_release(&lock);
     if (status == OPENREG_OK)
         return status;
-    if (begun != NULL && begun->nodes != NULL) {
+    if (begun != NULL)
         free_capture(begun);
-    } else {
-        free(begun);
-        openreg_nodes_release(nodes);
-    }
-    return status == OPENREG_E_CAPTURE ? openreg_error_set(status, call, "the stream is being captured already")
-                                       : openreg_error_set(status, call, "no host memory for a capture");
+    return openreg_error_set(status, call, "%s",
+                             status == OPENREG_E_CAPTURE ? "the stream is being captured already"
+                                                         : "no host memory for a capture");
 }
 
 /* Whether the first stream has waited for all work of joined streams. */

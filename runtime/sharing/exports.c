@@ -140,19 +140,6 @@ openreg_exports_free(void *ptr)
     (void)openreg_exports_collect();
 }
 
-/* The entry of a block, made if needed. The lock is held. NULL: no host memory. */
-static exported_block *
-entry_of(void *ptr)
-{
-    exported_block *block = find_entry(ptr);
-    if (block == NULL && (block = calloc(1, sizeof *block)) != NULL) {
-        block->ptr = ptr;
-        block->next = blocks;
-        blocks = block;
-    }
-    return block;
-}
-
 static openreg_status
 export_locked(const char *call, const void *ptr, const openreg_shared_block *shared, const int32_t *processes,
               uint32_t count, openreg_handle_fields *handle)
@@ -165,8 +152,13 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
         OPENREG_PART_CALL(call, device, 0,
                           ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, processes,
                                              count, &handle->allocation)));
-    exported_block *block = entry_of(shared->block);
+    exported_block *block = find_entry(shared->block);
     export_handle *listed = calloc(1, sizeof *listed);
+    if (block == NULL && listed != NULL && (block = calloc(1, sizeof *block)) != NULL) {
+        block->ptr = shared->block;
+        block->next = blocks;
+        blocks = block;
+    }
     if (block == NULL || listed == NULL) {
         free(listed);
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of %s:%d",

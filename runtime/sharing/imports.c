@@ -94,21 +94,19 @@ open_mapping(const char *call, openreg_device *device, const openreg_handle_fiel
         call, device, 0, ipc->memory_open(device->driver->instance, device->ordinal, &handle->allocation, &made->base));
     if (status == OPENREG_OK) {
         status = openreg_cache_adopt(call, device, made->base, handle->allocation_size, &made->segment);
-        if (status != OPENREG_OK) {
-            const openreg_error_fields error = openreg_error_save();
-            (void)close_mapping(call, device, made->base);
-            openreg_error_restore(&error);
+        if (status == OPENREG_OK) {
+            made->device = device;
+            made->handle = handle->allocation;
+            made->size = handle->allocation_size;
+            *out = made;
+            return OPENREG_OK;
         }
+        const openreg_error_fields error = openreg_error_save();
+        (void)close_mapping(call, device, made->base);
+        openreg_error_restore(&error);
     }
-    if (status != OPENREG_OK) {
-        free(made);
-        return status;
-    }
-    made->device = device;
-    made->handle = handle->allocation;
-    made->size = handle->allocation_size;
-    *out = made;
-    return OPENREG_OK;
+    free(made);
+    return status;
 }
 
 /* The mapping of an allocation, with a reference. The lock is held. */

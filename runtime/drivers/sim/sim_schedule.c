@@ -148,29 +148,18 @@ openreg_sim_schedule_destroy(openreg_instance instance)
 
 /* ----------------------------------------------------------------------------------------------------- the log */
 
+/* Poison is not logged. */
 static void
 describe(char *out, size_t size, const openreg_sim_task *task)
 {
-    switch (task->kind) {
-    case OPENREG_SIM_COPY:
-        (void)snprintf(out, size, "copy of %llu bytes", (unsigned long long)task->amount);
-        return;
-    case OPENREG_SIM_FILL:
-        (void)snprintf(out, size, "fill of %llu bytes", (unsigned long long)task->amount);
-        return;
-    case OPENREG_SIM_RECORD:
-        (void)snprintf(out, size, "event");
-        return;
-    case OPENREG_SIM_WAIT:
+    if (task->kind == OPENREG_SIM_COPY || task->kind == OPENREG_SIM_FILL)
+        (void)snprintf(out, size, "%s of %llu bytes", task->kind == OPENREG_SIM_COPY ? "copy" : "fill",
+                       (unsigned long long)task->amount);
+    else if (task->kind == OPENREG_SIM_WAIT)
         (void)snprintf(out, size, "wait for device %d stream %u task %llu", task->awaited->device->ordinal,
                        task->awaited->number, (unsigned long long)task->amount);
-        return;
-    case OPENREG_SIM_HOST_FUNC:
-        (void)snprintf(out, size, "function of the host");
-        return;
-    case OPENREG_SIM_POISON: /* not logged */
-        return;
-    }
+    else
+        (void)snprintf(out, size, task->kind == OPENREG_SIM_RECORD ? "event" : "function of the host");
 }
 
 /* Without an address or a time of this machine: equal runs have equal lines. */
@@ -520,14 +509,4 @@ openreg_sim_schedule_look(openreg_driver_stream stream)
         }
     }
     (void)pthread_mutex_unlock(&schedule->lock);
-}
-
-uint64_t
-openreg_sim_schedule_now(openreg_instance instance)
-{
-    openreg_sim_schedule *schedule = instance->schedule;
-    (void)pthread_mutex_lock(&schedule->lock);
-    const uint64_t now = schedule->clock;
-    (void)pthread_mutex_unlock(&schedule->lock);
-    return now;
 }

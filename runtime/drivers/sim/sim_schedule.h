@@ -49,8 +49,6 @@ openreg_status openreg_sim_schedule_submit(openreg_driver_stream stream, const o
 void openreg_sim_schedule_await(openreg_driver_stream stream, uint64_t position);
 /* A call queries a stream: time advances, and a ready task may run, so that a polling caller finds the end. */
 void openreg_sim_schedule_look(openreg_driver_stream stream);
-/* The current time on the virtual clock. */
-uint64_t openreg_sim_schedule_now(openreg_instance instance);
 /* Fills new device or pinned memory with bytes that the seed chooses. No effect without a seed. */
 void openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t size);
 /* The same for device memory that the program has freed, as early as its stream allows: now, or right behind the queued

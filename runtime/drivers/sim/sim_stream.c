@@ -91,17 +91,6 @@ is_scheduled(openreg_driver_stream stream)
     return stream->device->instance->schedule != NULL;
 }
 
-static void
-free_chunks(openreg_driver_stream stream)
-{
-    free(stream->spare);
-    while (stream->first != NULL) {
-        openreg_sim_chunk *chunk = stream->first;
-        stream->first = chunk->next;
-        free(chunk);
-    }
-}
-
 /* ------------------------------------------------------------------------------------------------------- lifetime */
 
 void
@@ -139,7 +128,12 @@ openreg_sim_stream_release(openreg_driver_stream stream)
     (void)pthread_cond_destroy(&stream->progress);
     (void)pthread_cond_destroy(&stream->work);
     (void)pthread_mutex_destroy(&stream->lock);
-    free_chunks(stream);
+    free(stream->spare);
+    while (stream->first != NULL) {
+        openreg_sim_chunk *chunk = stream->first;
+        stream->first = chunk->next;
+        free(chunk);
+    }
     free(stream);
 }
 

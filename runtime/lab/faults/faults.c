@@ -17,7 +17,9 @@
 #include "base/lock.h"
 #include "base/parse.h"
 #include "base/text.h"
+#include "device/lab_access.h"
 #include "driver/host_errors.h"
+#include "recorder/recorder.h"
 
 struct openreg_faults_s {
     openreg_fault_plan plan;
@@ -173,14 +175,14 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
 {
     char why[640];
     openreg_faults const faults = calloc(1, sizeof *faults);
-    if (faults == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults");
-    if (!openreg_fault_plan_read(plan, &faults->plan, why, sizeof why)) {
-        openreg_fault_plan_free(&faults->plan);
+    why[0] = '\0';
+    if (faults == NULL || !openreg_fault_plan_read(plan, &faults->plan, why, sizeof why)) {
+        if (faults != NULL)
+            openreg_fault_plan_free(&faults->plan);
         free(faults);
-        if (why[0] == '\0')
-            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults");
-        return openreg_error_set(OPENREG_E_INVALID, call, "%s is not a valid fault plan: %s", what, why);
+        return why[0] == '\0'
+                   ? openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults")
+                   : openreg_error_set(OPENREG_E_INVALID, call, "%s is not a valid fault plan: %s", what, why);
     }
     const char *const seed = faults->plan.has_seed ? NULL : openreg_variable("OPENREG_SIM_SEED");
     int64_t value = 0;
@@ -197,8 +199,17 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
     return OPENREG_OK;
 }
 
+openreg_status
+openreg_lab_faults_begin(const char *plan, openreg_faults *out)
+{
+    static const char call[] = "openreg_faults_begin";
+    if (plan == NULL || out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, call, "plan and out must not be NULL");
+    return openreg_faults_add(call, "the text", plan, NULL, out);
+}
+
 void
-openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES])
+openreg_lab_faults_end(openreg_faults faults)
 {
     if (faults == NULL)
         return;
@@ -211,10 +222,10 @@ openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_D
     atomic_store_explicit(&has_plans, plans != NULL, memory_order_relaxed);
     if (plans == NULL)
         openreg_fault_layer_switch(0);
-    for (int i = 0; i < OPENREG_MAX_DEVICES; ++i)
-        if (faults->lost[i])
-            devices[i] = 1;
     openreg_lock_release(&lock);
+    for (int32_t i = 0; i < OPENREG_MAX_DEVICES; ++i)
+        if (faults->lost[i])
+            openreg_lab_heal(i);
     openreg_fault_plan_free(&faults->plan);
     free(faults);
 }
@@ -228,4 +239,32 @@ openreg_lab_faults_hits(openreg_faults faults)
     const uint64_t count = faults->hits;
     openreg_lock_release(&lock);
     return count;
+}
+
+/* ------------------------------------------------------------------------------------- calls that reach no driver */
+
+int32_t
+openreg_lab_faults_of_collective(int32_t device)
+{
+    static const char call[] = "openreg_faults_of_collective";
+    if (device >= 0) /* of the CPU's tensors it is nothing of a device */
+        openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_COLLECTIVE, call, "", device, NULL, 0), OPENREG_OK);
+    const openreg_fault_site site = {openreg_lab_driver_of(device), device, OPENREG_CALL_COLLECTIVE, NULL, NULL};
+    openreg_fault_verdict verdict;
+    (void)openreg_faults_ask(&site, &verdict);
+    return verdict.peer;
+}
+
+/* The recorder gets it at its end, as its begin is not known. */
+void
+openreg_lab_operator_ended(int32_t device, openreg_stream stream, const char *name)
+{
+    const void *driver = NULL;
+    openreg_driver_stream handle = NULL;
+    openreg_fault_verdict verdict;
+    if (!openreg_is_instrumented() || name == NULL || !openreg_lab_stream_of(device, stream, &driver, &handle))
+        return;
+    openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_OPERATOR, "", name, device, handle, 0), OPENREG_OK);
+    const openreg_fault_site site = {driver, device, OPENREG_CALL_OPERATOR, handle, name};
+    (void)openreg_faults_ask(&site, &verdict);
 }
