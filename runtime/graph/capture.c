@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* capture.c: captures by recording (capture.h): their streams and events, and which calls are refused. */
-#define _GNU_SOURCE
 #include "capture.h"
 
 #include <pthread.h>
@@ -121,11 +120,8 @@ free_capture(capture *c)
 
 /* ------------------------------------------------------------------------------------------------------- refusing */
 
-static openreg_status fail(capture *c, openreg_status status, const char *call, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
 /* Invalidates the capture; end() reports the first reason. */
-static openreg_status
+__attribute__((format(printf, 4, 5))) static openreg_status
 fail(capture *c, openreg_status status, const char *call, const char *format, ...)
 {
     char why[400];

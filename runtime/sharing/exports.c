@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* exports.c: device memory for other processes (sharing.h). */
-#define _GNU_SOURCE
 #include "exports.h"
 
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* imports.c: device memory of other processes (sharing.h). A process has one mapping of an allocation, however often its
  * blocks are imported: vendors refuse a second one. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -193,12 +193,11 @@ openreg_status openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr);
 openreg_status openreg_sim_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, void **out);
 
-/* The functions of openreg/vmm.h. */
+/* The functions of openreg/vmm.h; the last, release(), is mem_free(). */
 openreg_status openreg_sim_reserve(openreg_instance, int32_t dev, uint64_t size, void **out);
 openreg_status openreg_sim_granularity(openreg_instance, int32_t dev, uint64_t *out);
 openreg_status openreg_sim_map(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
 openreg_status openreg_sim_unmap(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
-openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 /* ---- sim_host.c ---- */
 

@@ -213,20 +213,18 @@ sim_device_count(openreg_instance instance, int32_t *out)
 static void
 fill_info(const char *label, int32_t dev, uint64_t capacity, openreg_device_info *inout)
 {
-    openreg_device_info info;
-    memset(&info, 0, sizeof info);
-    const uint32_t size = inout->struct_size < sizeof info ? inout->struct_size : (uint32_t)sizeof info;
+    const uint32_t size = inout->struct_size < sizeof *inout ? inout->struct_size : (uint32_t)sizeof *inout;
     const int is_mock = strcmp(label, "SIM") != 0;
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    info.struct_size = inout->struct_size;
-    info.total_bytes = capacity;
-    info.min_alignment = (uint64_t)sysconf(_SC_PAGESIZE);
-    info.caps = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED;
-    info.priority_low = 0;
-    info.priority_high = -1;
-    info.multi_processor_count = processors > 0 ? (int32_t)processors : 0;
-    info.capability_major = 1;
-    info.capability_minor = 0;
+    openreg_device_info info = {
+        .struct_size = inout->struct_size,
+        .total_bytes = capacity,
+        .min_alignment = (uint64_t)sysconf(_SC_PAGESIZE),
+        .caps = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED,
+        .priority_high = -1,
+        .multi_processor_count = processors > 0 ? (int32_t)processors : 0,
+        .capability_major = 1,
+    };
     /* A version 8 (vendor-defined) UUID: the same device has the same one in every process. */
     static const unsigned char uuid[16] = {'o', 'p', 'e', 'n', 'r', 'e', 0x80, 'g', 0x80, 's', 'i', 'm', 0, 0, 0, 0};
     memcpy(info.uuid, uuid, sizeof uuid);
@@ -284,7 +282,7 @@ sim_extension(openreg_instance instance, const char *name, uint32_t version)
         .reserve = openreg_sim_reserve,
         .map = openreg_sim_map,
         .unmap = openreg_sim_unmap,
-        .release = openreg_sim_release,
+        .release = openreg_sim_mem_free,
     };
     static const openreg_schedule by_seed = {
         .struct_size = sizeof(openreg_schedule),

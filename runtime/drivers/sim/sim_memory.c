@@ -513,12 +513,6 @@ openreg_sim_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t of
 }
 
 openreg_status
-openreg_sim_release(openreg_instance instance, int32_t dev, void *ptr)
-{
-    return openreg_sim_mem_free(instance, dev, ptr);
-}
-
-openreg_status
 openreg_sim_mem_info(openreg_instance instance, int32_t dev, uint64_t *free_bytes, uint64_t *total)
 {
     openreg_sim_device *device = &instance->devices[dev];

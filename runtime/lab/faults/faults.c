@@ -55,17 +55,11 @@ draw(uint64_t seed, size_t item, uint64_t count)
 static int
 hits(const openreg_fault *fault, uint64_t count, uint64_t drawn)
 {
-    switch (fault->trigger) {
-    case OPENREG_FAULT_AT:
+    if (fault->trigger == OPENREG_FAULT_AT)
         return count == fault->number;
-    case OPENREG_FAULT_AFTER:
+    if (fault->trigger == OPENREG_FAULT_AFTER)
         return count > fault->number;
-    case OPENREG_FAULT_CHANCE:
-        return (drawn >> 32) < fault->number;
-    case OPENREG_FAULT_ALWAYS:
-        break;
-    }
-    return 1;
+    return fault->trigger != OPENREG_FAULT_CHANCE || (drawn >> 32) < fault->number;
 }
 
 /* Read at each call: a program may set it after its start. */

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* races.c: the race detector: its inputs, under one lock (openreg/races.h, races.h). */
-#define _GNU_SOURCE
 #include "races/races.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -264,51 +262,41 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
     return status;
 }
 
-/* Fills in the conflict and the use. The lock is held. */
-static bool
-prepare(openreg_shadow_use *use, uint32_t origin, uint32_t line, const void *address, uint64_t size, int32_t writes)
+static openreg_status
+note_use(uint32_t origin, bool by_host, int32_t device, openreg_stream stream, const void *address, uint64_t size,
+         int32_t writes)
 {
-    uint64_t now = 0;
-    *use = (openreg_shadow_use){
-        .address = (uint64_t)(uintptr_t)address,
-        .size = size,
-        .writes = writes != 0,
-        .wants_uninitialized = (openreg_lab_races_flags() & OPENREG_RACES_UNINITIALIZED) != 0,
-        .epoch = {.line = line, .origin = origin},
-    };
-    use->clock = line == OPENREG_RACES_HOST_LINE ? openreg_clock_host() : openreg_clock_queue(line, &now);
-    use->epoch.time = now;
-    use->checks_only = line == OPENREG_RACES_HOST_LINE;
-    return use->clock != NULL;
-}
-
-openreg_status
-openreg_lab_races_use(uint32_t origin, int32_t device, openreg_stream stream, const void *address, uint64_t size,
-                      int32_t writes)
-{
-    openreg_shadow_use use = {0};
     openreg_conflict conflict = {0};
     if (!openreg_races_are_found() || size == 0 || address == NULL)
         return OPENREG_OK;
     openreg_lock_acquire(&lock);
-    if (prepare(&use, origin, line_of(device, stream), address, size, writes))
+    const uint32_t line = by_host ? OPENREG_RACES_HOST_LINE : line_of(device, stream);
+    openreg_shadow_use use = {
+        .address = (uint64_t)(uintptr_t)address,
+        .size = size,
+        .epoch = {.line = line, .origin = origin},
+        .writes = writes != 0,
+        .checks_only = by_host,
+        .wants_uninitialized = (openreg_lab_races_flags() & OPENREG_RACES_UNINITIALIZED) != 0,
+    };
+    use.clock = by_host ? openreg_clock_host() : openreg_clock_queue(line, &use.epoch.time);
+    if (use.clock != NULL)
         openreg_shadow_note(&use, &conflict);
     openreg_lock_release(&lock);
     return __builtin_expect(conflict.kind == 0, 1) ? OPENREG_OK : tell(&conflict, &use);
 }
 
 openreg_status
+openreg_lab_races_use(uint32_t origin, int32_t device, openreg_stream stream, const void *address, uint64_t size,
+                      int32_t writes)
+{
+    return note_use(origin, false, device, stream, address, size, writes);
+}
+
+openreg_status
 openreg_lab_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes)
 {
-    openreg_shadow_use use = {0};
-    openreg_conflict conflict = {0};
-    if (!openreg_races_are_found() || size == 0 || address == NULL)
-        return OPENREG_OK;
-    openreg_lock_acquire(&lock);
-    if (prepare(&use, origin, OPENREG_RACES_HOST_LINE, address, size, writes))
-        openreg_shadow_note(&use, &conflict);
-    openreg_lock_release(&lock);
-    return conflict.kind == 0 ? OPENREG_OK : tell(&conflict, &use);
+    return note_use(origin, true, OPENREG_HOST, OPENREG_STREAM_DEFAULT, address, size, writes);
 }
 
 int

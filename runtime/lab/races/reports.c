@@ -69,18 +69,16 @@ make_room(key_set *set)
     return true;
 }
 
-/* The key's number; *is_new: it was added. 0: memory is short. */
+/* The key's number: if it was added, the set's new count. 0: memory is short. */
 static uint32_t
-number_of(key_set *set, uint64_t key, bool *is_new)
+number_of(key_set *set, uint64_t key)
 {
-    *is_new = false;
     if (!make_room(set))
         return 0;
     uint32_t *const slot = slot_of(set, key);
     if (*slot == 0) {
         set->keys[set->count] = key;
         *slot = ++set->count;
-        *is_new = true;
     }
     return *slot;
 }
@@ -91,7 +89,6 @@ name_number(const char *name)
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *at = name; *at != '\0'; ++at)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    bool is_new;
     if (name_count == name_room) {
         const uint32_t room = name_room == 0 ? 256 : 2 * name_room;
         const char **const more = realloc(names, room * sizeof *more);
@@ -100,8 +97,8 @@ name_number(const char *name)
         names = more;
         name_room = room;
     }
-    const uint32_t number = number_of(&name_hashes, hash, &is_new);
-    if (number != 0 && is_new) {
+    const uint32_t number = number_of(&name_hashes, hash);
+    if (number > name_count) {
         const char *const copy = strdup(name);
         names[name_count++] = copy == NULL ? "" : copy;
     }
@@ -111,8 +108,7 @@ name_number(const char *name)
 uint32_t
 openreg_race_origin(const char *what, uint32_t place, bool allowed)
 {
-    bool is_new;
-    return number_of(&origins, (uint64_t)name_number(what) << 33 | (uint64_t)place << 1 | (uint64_t)allowed, &is_new);
+    return number_of(&origins, (uint64_t)name_number(what) << 33 | (uint64_t)place << 1 | (uint64_t)allowed);
 }
 
 bool
@@ -260,9 +256,9 @@ const char *
 openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t second_origin, bool always)
 {
     static text remedy, all; /* written by the holder of the lock */
-    bool is_new;
+    const uint32_t known = pairs.count;
     const uint64_t key = mix((uint64_t)first_origin << 32 | second_origin) * 8 + (uint64_t)race->kind;
-    const bool is_kept = number_of(&pairs, key, &is_new) != 0 && is_new && report_count < OPENREG_RACES_MAX;
+    const bool is_kept = number_of(&pairs, key) > known && report_count < OPENREG_RACES_MAX;
     if (!is_kept && !always)
         return NULL;
     openreg_race told = *race;

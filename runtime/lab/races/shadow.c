@@ -258,14 +258,6 @@ is_repeated(const cell *at, const openreg_shadow_use *use)
     return is_same(&at->read, &use->epoch) && at->read.time != 0 && at->more_count == 0;
 }
 
-static void
-check_range(const openreg_shadow_use *use, openreg_conflict *conflict)
-{
-    const uint64_t end = use->address + use->size;
-    for (const cell *at = first_at(use->address); at != NULL && at->node.key < end; at = next_of(at))
-        check(at, use, conflict);
-}
-
 /* The next piece of the range: a cell that lies in it, made where there is none; NULL: memory is short. */
 static cell *
 piece_at(uint64_t at, uint64_t end)
@@ -285,7 +277,8 @@ openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict)
 {
     const uint64_t end = use->address + use->size;
     if (use->checks_only) {
-        check_range(use, conflict);
+        for (const cell *at = first_at(use->address); at != NULL && at->node.key < end; at = next_of(at))
+            check(at, use, conflict);
         return;
     }
     cell *const whole = first_at(use->address);

@@ -24,7 +24,6 @@
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "base/thread.h"
 #include "watch/observers.h"
 
 #define ALARMS 16

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/sized_struct.h"
 #include "driver/extensions.h"
 #include "validation/validated.h"
 

@@ -185,29 +185,6 @@ capture_ranges_of(openreg_instance v, const openreg_handle *exec, const openreg_
     openreg_lock_release(&v->lock);
 }
 
-void
-openreg_validation_report_captures(openreg_instance v)
-{
-    size_t count = 0;
-    for (const openreg_capture_state *at = v->captures; at != NULL; at = at->next)
-        ++count;
-    if (count > 0)
-        openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close", "%zu captures had not ended", count);
-}
-
-void
-openreg_validation_free_captures(openreg_instance v)
-{
-    for (openreg_capture_state *at = v->captures, *next; at != NULL; at = next) {
-        next = at->next;
-        free(at);
-    }
-    for (openreg_captured_range *at = v->captured_ranges, *next; at != NULL; at = next) {
-        next = at->next;
-        free(at);
-    }
-}
-
 /* --------------------------------------------------------------------------------------------------- begin and end */
 
 static openreg_status

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/fork.h"
-#include "base/thread.h"
 #include "validation/validated.h"
 
 typedef struct queued_function {

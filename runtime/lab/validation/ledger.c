@@ -94,11 +94,19 @@ openreg_ledger_made(openreg_instance v, const char *slot, openreg_status status,
     return status;
 }
 
+/* The last range that begins at the address or below; with the lock held. */
 static openreg_ledger_range *
-starting_at(openreg_instance v, uintptr_t start)
+at_or_below(openreg_instance v, const void *address)
 {
-    const size_t at = upper_bound(v, start);
-    return at > 0 && v->ranges[at - 1].start == start ? &v->ranges[at - 1] : NULL;
+    const size_t at = upper_bound(v, (uintptr_t)address);
+    return at > 0 ? &v->ranges[at - 1] : NULL;
+}
+
+static openreg_ledger_range *
+starting_at(openreg_instance v, const void *start)
+{
+    openreg_ledger_range *const range = at_or_below(v, start);
+    return range != NULL && range->start == (uintptr_t)start ? range : NULL;
 }
 
 openreg_status
@@ -108,7 +116,7 @@ openreg_ledger_begin_remove(openreg_instance v, const char *slot, openreg_made_b
     if (dev != -1)
         OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     openreg_lock_acquire(&v->lock);
-    openreg_ledger_range *const range = starting_at(v, (uintptr_t)ptr);
+    openreg_ledger_range *const range = starting_at(v, ptr);
     const bool is_it = range != NULL && range->kind == kind && range->dev == dev;
     if (is_it) {
         *out = *range;
@@ -145,12 +153,10 @@ openreg_ledger_end_remove(openreg_instance v, openreg_status status, const openr
 int
 openreg_ledger_find(openreg_instance v, const void *ptr, openreg_ledger_range *out)
 {
-    const uintptr_t address = (uintptr_t)ptr;
     openreg_lock_acquire(&v->lock);
-    const size_t at = upper_bound(v, address);
-    const openreg_ledger_range *const below = at > 0 ? &v->ranges[at - 1] : NULL;
+    const openreg_ledger_range *const below = at_or_below(v, ptr);
     const int is_found = below != NULL &&
-                         (address - below->start < below->size || below->kind == OPENREG_MADE_BY_MEMORY_OPEN);
+                         ((uintptr_t)ptr - below->start < below->size || below->kind == OPENREG_MADE_BY_MEMORY_OPEN);
     if (is_found)
         *out = *below;
     openreg_lock_release(&v->lock);
@@ -173,8 +179,7 @@ int
 openreg_ledger_holds(openreg_instance v, const void *ptr, uint64_t size)
 {
     openreg_lock_acquire(&v->lock);
-    const size_t at = upper_bound(v, (uintptr_t)ptr);
-    const openreg_ledger_range *const range = at > 0 ? &v->ranges[at - 1] : NULL;
+    const openreg_ledger_range *const range = at_or_below(v, ptr);
     const uint64_t offset = range != NULL ? (uintptr_t)ptr - range->start : 0;
     const int holds = range != NULL && (range->mapped != NULL ? are_mapped(range, offset, size, 1)
                                                               : offset <= range->size && size <= range->size - offset);
@@ -186,7 +191,7 @@ int
 openreg_ledger_set_mapped(openreg_instance v, const void *ptr, uint64_t offset, uint64_t size, int mapped)
 {
     openreg_lock_acquire(&v->lock);
-    openreg_ledger_range *const range = starting_at(v, (uintptr_t)ptr);
+    openreg_ledger_range *const range = starting_at(v, ptr);
     const int fits = range != NULL && range->mapped != NULL && offset % range->step == 0 && size % range->step == 0 &&
                      are_mapped(range, offset, size, !mapped);
     if (fits)
@@ -196,7 +201,7 @@ openreg_ledger_set_mapped(openreg_instance v, const void *ptr, uint64_t offset, 
 }
 
 void
-openreg_ledger_set_distance(openreg_instance v, uintptr_t start, uintptr_t distance)
+openreg_ledger_set_distance(openreg_instance v, const void *start, uintptr_t distance)
 {
     openreg_lock_acquire(&v->lock);
     openreg_ledger_range *const range = starting_at(v, start);
@@ -209,18 +214,12 @@ openreg_ledger_set_distance(openreg_instance v, uintptr_t start, uintptr_t dista
 
 /* --------------------------------------------------------------------------------------------------------- handles */
 
-static openreg_handle **
-bucket(openreg_instance v, const void *key)
-{
-    const uint64_t mixed = (uint64_t)(uintptr_t)key * UINT64_C(0x9e3779b97f4a7c15);
-    return &v->handles[(mixed >> 40) % OPENREG_HANDLE_BUCKETS];
-}
-
 /* The link to the entry, or the end of the list; with the lock held. */
 static openreg_handle **
 find(openreg_instance v, openreg_made_by kind, const void *key)
 {
-    openreg_handle **at = bucket(v, key);
+    const uint64_t mixed = (uint64_t)(uintptr_t)key * UINT64_C(0x9e3779b97f4a7c15);
+    openreg_handle **at = &v->handles[(mixed >> 40) % OPENREG_HANDLE_BUCKETS];
     while (*at != NULL && ((*at)->key != key || (*at)->kind != kind))
         at = &(*at)->next;
     return at;
@@ -391,7 +390,11 @@ openreg_ledger_report_live(openreg_instance v)
         if (live[kind] > 0)
             openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close",
                                       "%zu object(s) made by %s still live", live[kind], kinds[kind].maker);
-    openreg_validation_report_captures(v);
+    size_t captures = 0;
+    for (const openreg_capture_state *at = v->captures; at != NULL; at = at->next)
+        ++captures;
+    if (captures > 0)
+        openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close", "%zu captures had not ended", captures);
 }
 
 void
@@ -409,5 +412,12 @@ openreg_ledger_free(openreg_instance v)
     for (size_t i = 0; i < v->range_count; ++i)
         free(v->ranges[i].mapped);
     free(v->ranges);
-    openreg_validation_free_captures(v);
+    for (openreg_capture_state *at = v->captures, *next; at != NULL; at = next) {
+        next = at->next;
+        free(at);
+    }
+    for (openreg_captured_range *at = v->captured_ranges, *next; at != NULL; at = next) {
+        next = at->next;
+        free(at);
+    }
 }

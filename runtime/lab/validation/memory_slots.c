@@ -89,7 +89,7 @@ validated_host_alias(openreg_instance v, int32_t dev, void *ptr, void **out)
                                          "it gave %p for %p, and another distance before in the same allocation", alias,
                                          ptr);
     else if (is_known)
-        openreg_ledger_set_distance(v, range.start, distance);
+        openreg_ledger_set_distance(v, (void *)range.start, distance);
     *out = alias;
     return OPENREG_OK;
 }

@@ -205,7 +205,7 @@ int openreg_ledger_holds(openreg_instance, const void *ptr, uint64_t size);
  * nothing has changed then. */
 int openreg_ledger_set_mapped(openreg_instance, const void *ptr, uint64_t offset, uint64_t size, int mapped);
 /* Changes one number of the range that begins at `start`, if it exists. */
-void openreg_ledger_set_distance(openreg_instance, uintptr_t start, uintptr_t distance);
+void openreg_ledger_set_distance(openreg_instance, const void *start, uintptr_t distance);
 
 /* An entry that is in no book yet, with one reference; NULL and an error text if host memory is short. */
 openreg_handle *openreg_handle_make(openreg_instance, openreg_made_by kind, int32_t dev);
@@ -259,9 +259,6 @@ void openreg_validation_join(openreg_instance, openreg_stream_state *state, cons
 /* `slot` has returned `status`, of a stream or event of a capture; 0: of none. */
 void openreg_validation_judge_refusal(openreg_instance, const char *slot, unsigned long long capture,
                                       openreg_status status);
-/* At close(). */
-void openreg_validation_report_captures(openreg_instance);
-void openreg_validation_free_captures(openreg_instance);
 
 /* A range of device memory must be inside one allocation; `what` names it in the report. If it begins in none the call goes on
  * after the report: it may be memory of another library that shares the device. If it ends beyond its allocation it would
