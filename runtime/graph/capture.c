@@ -173,15 +173,6 @@ is_pageable(int32_t device, const void *address)
 }
 
 static openreg_status
-record_node(capture *c, captured_stream *on, const openreg_captured_call *call, bool pageable)
-{
-    if (pageable)
-        return fail(c, OPENREG_E_CAPTURE, call->call,
-                    "a copy of host memory that is not pinned can't be captured: use openreg_host_alloc()");
-    return openreg_nodes_add(c->nodes, call, &on->tail) ? OPENREG_OK : note_memory(c, call->call);
-}
-
-static openreg_status
 record_event(capture *c, const captured_stream *on, const openreg_captured_call *call)
 {
     forget_event(c, call->event);
@@ -279,8 +270,11 @@ judge_locked(const openreg_captured_call *call, bool pageable, openreg_status *s
         *status = fail(c, OPENREG_E_CAPTURE, call->call, "a captured stream can't be waited for or queried");
     else if (call->kind == OPENREG_CAPTURED_RECORD)
         *status = record_event(c, on, call);
+    else if (pageable)
+        *status = fail(c, OPENREG_E_CAPTURE, call->call,
+                       "a copy of host memory that is not pinned can't be captured: use openreg_host_alloc()");
     else
-        *status = record_node(c, on, call, pageable);
+        *status = openreg_nodes_add(c->nodes, call, &on->tail) ? OPENREG_OK : note_memory(c, call->call);
     return 1;
 }
 

@@ -91,14 +91,16 @@ forget_released(exported_block *block)
     }
 }
 
-/* Frees blocks that their owner has freed and no process holds. The lock is held. */
-static int32_t
-collect(void)
+int32_t
+openreg_exports_collect(void)
 {
     int32_t count = 0;
-    exported_block **link = &blocks;
+    if (openreg_in_bad_fork())
+        return 0;
+    const openreg_error_fields before = openreg_error_save();
+    openreg_fork_take(OPENREG_FORK_EXPORTS);
     openreg_lease_look();
-    while (*link != NULL) {
+    for (exported_block **link = &blocks; *link != NULL;) {
         exported_block *block = *link;
         forget_released(block);
         if (!block->is_freed || block->handles != NULL) {
@@ -110,17 +112,6 @@ collect(void)
             count++;
         free(block);
     }
-    return count;
-}
-
-int32_t
-openreg_exports_collect(void)
-{
-    if (openreg_in_bad_fork())
-        return 0;
-    const openreg_error_fields before = openreg_error_save();
-    openreg_fork_take(OPENREG_FORK_EXPORTS);
-    const int32_t count = collect();
     openreg_fork_give(OPENREG_FORK_EXPORTS);
     openreg_error_restore(&before);
     return count;

@@ -406,18 +406,12 @@ let_file_go(openreg_lease_file *file)
     openreg_lock_release(&lock);
 }
 
-static openreg_status
-reject_forged(const char *call)
-{
-    return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
-}
-
 openreg_status
 openreg_lease_take(const char *call, const openreg_handle_fields *handle, openreg_lease_file **out, bool *was_first)
 {
     openreg_lease_file *file;
     if (handle->slot >= SLOTS)
-        return reject_forged(call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
     openreg_lock_acquire(&lock);
     const openreg_status status = reach_file(call, handle, &file);
     openreg_lock_release(&lock);
@@ -444,7 +438,7 @@ openreg_lease_take(const char *call, const openreg_handle_fields *handle, openre
     granted.struct_size = handle->struct_size; /* that of who holds the bytes */
     if (memcmp(&granted, handle, sizeof granted) != 0) {
         openreg_lease_undo(file, handle->slot, *was_first);
-        return reject_forged(call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
     }
     *out = file;
     return OPENREG_OK;

@@ -313,20 +313,13 @@ needed_by(openreg_driver_stream stream)
     return stream;
 }
 
-/* Lowers the stream's priority at the steps that the seed has chosen. */
-static void
-change_priority(openreg_sim_schedule *schedule, openreg_driver_stream stream)
-{
-    for (int i = 0; i < CHANGES; i++)
-        if (schedule->changes[i] == schedule->steps)
-            stream->drawn_priority = --schedule->lowest;
-}
-
 /* Runs the stream's first task, which is ready. */
 static void
 run_first(openreg_sim_schedule *schedule, openreg_driver_stream stream)
 {
-    change_priority(schedule, stream);
+    for (int i = 0; i < CHANGES; i++) /* at the steps that the seed has chosen the priority becomes the lowest */
+        if (schedule->changes[i] == schedule->steps)
+            stream->drawn_priority = --schedule->lowest;
     const uint64_t position = atomic_load_explicit(&stream->completed, memory_order_relaxed) + 1;
     openreg_sim_task task = openreg_sim_stream_pop(stream);
     note(schedule, "step", ++schedule->steps, stream, position, &task);
@@ -399,14 +392,9 @@ run_up_to(openreg_sim_schedule *schedule, openreg_driver_stream stream, uint64_t
 static bool
 puts_off(openreg_sim_schedule *schedule, openreg_driver_stream stream)
 {
-    switch (schedule->order) {
-    case OPENREG_SIM_RANDOM:
+    if (schedule->order == OPENREG_SIM_RANDOM)
         return happens(schedule, QUARTERS(3));
-    case OPENREG_SIM_PCT:
-        return stream->drawn_priority < schedule->host_priority;
-    default:
-        return true;
-    }
+    return schedule->order != OPENREG_SIM_PCT || stream->drawn_priority < schedule->host_priority;
 }
 
 /* At calls: with `random`, runs some ready tasks; with `pct`, those more urgent than the host. */

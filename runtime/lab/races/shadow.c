@@ -34,23 +34,6 @@ cell_of(openreg_tree_node *node)
     return OPENREG_TREE_OWNER(node, cell, node);
 }
 
-/* NULL: memory is short; bytes are then left out. */
-static cell *
-take_cell(void)
-{
-    if (unused == NULL) {
-        cell *const chunk = calloc(CHUNK_CELLS, sizeof *chunk); /* kept for later ones */
-        for (int i = 0; chunk != NULL && i < CHUNK_CELLS; ++i) {
-            chunk[i].node.parent = unused == NULL ? NULL : &unused->node;
-            unused = &chunk[i];
-        }
-    }
-    cell *const taken = unused;
-    if (taken != NULL)
-        unused = cell_of(taken->node.parent);
-    return taken;
-}
-
 static void
 drop(cell *old)
 {
@@ -63,13 +46,21 @@ drop(cell *old)
     unused = old;
 }
 
-/* A new cell without uses. */
+/* A new cell without uses. NULL: memory is short; bytes are then left out. */
 static cell *
 insert(uint64_t start, uint64_t end)
 {
-    cell *const made = take_cell();
+    if (unused == NULL) {
+        cell *const chunk = calloc(CHUNK_CELLS, sizeof *chunk); /* kept for later ones */
+        for (int i = 0; chunk != NULL && i < CHUNK_CELLS; ++i) {
+            chunk[i].node.parent = unused == NULL ? NULL : &unused->node;
+            unused = &chunk[i];
+        }
+    }
+    cell *const made = unused;
     if (made == NULL)
         return NULL;
+    unused = cell_of(made->node.parent);
     memset(made, 0, sizeof *made);
     made->node.key = start;
     made->end = end;
@@ -145,15 +136,6 @@ static bool
 is_known(const openreg_epoch *epoch, const openreg_clock *clock)
 {
     return epoch->time <= openreg_clock_of(clock, epoch->line);
-}
-
-static void
-clear_reads(cell *of)
-{
-    free(of->more);
-    of->more = NULL;
-    of->more_count = 0;
-    of->read.time = 0;
 }
 
 /* Drops the reads in the past of `clock`. */
@@ -241,7 +223,10 @@ update(cell *at, const openreg_shadow_use *use)
             add_read(at, use);
         return;
     }
-    clear_reads(at);
+    free(at->more);
+    at->more = NULL;
+    at->more_count = 0;
+    at->read.time = 0;
     at->write = use->epoch;
     at->flags = 0;
     at->freed = 0;

@@ -43,6 +43,11 @@ typedef struct record {
 static_assert(sizeof(record) % sizeof(uint64_t) == 0, "records are copied by words");
 static_assert(offsetof(record, end) == sizeof(uint64_t), "openreg_recorder_end() writes one word");
 
+typedef union record_words {
+    record now;
+    uint64_t words[WORDS];
+} record_words;
+
 typedef struct place {
     atomic_ullong number; /* of the call + 1; 0: being written, or empty */
     atomic_ullong words[WORDS];
@@ -82,19 +87,14 @@ openreg_recorder_begin(uint32_t kind, const char *call, const char *name, int32_
     ring *const into = atomic_load_explicit(&current, memory_order_acquire);
     if (into == NULL)
         return 0;
-    union {
-        record now;
-        uint64_t words[WORDS];
-    } what;
+    record_words what = {.now = {.begin = openreg_clock_ns(),
+                                 .stream = (uintptr_t)stream,
+                                 .bytes = bytes,
+                                 .kind = kind,
+                                 .device = device,
+                                 .status = OPENREG_OK,
+                                 .thread = this_thread()}};
     record *const now = &what.now;
-    now->begin = openreg_clock_ns();
-    now->end = 0;
-    now->stream = (uintptr_t)stream;
-    now->bytes = bytes;
-    now->kind = kind;
-    now->device = device;
-    now->status = OPENREG_OK;
-    now->thread = this_thread();
     openreg_text_copy(now->call, sizeof now->call, call);
     openreg_text_copy(now->name, sizeof now->name, name);
     openreg_observers_place(now->place, sizeof now->place);
@@ -130,21 +130,14 @@ static_assert(offsetof(record, status) % sizeof(uint64_t) == 0 &&
               "openreg_recorder_end() writes one word");
 
 static int
-read_place(const ring *from, uint64_t number, record *out)
+read_place(const ring *from, uint64_t number, record_words *out)
 {
-    union {
-        record now;
-        uint64_t words[WORDS];
-    } what;
     const place *const at = &from->places[(number - 1) & from->mask];
     if (atomic_load_explicit(&at->number, memory_order_acquire) != number)
         return 0;
     for (size_t i = 0; i < WORDS; ++i)
-        what.words[i] = atomic_load_explicit(&at->words[i], memory_order_acquire);
-    if (atomic_load_explicit(&at->number, memory_order_relaxed) != number)
-        return 0;
-    *out = what.now;
-    return 1;
+        out->words[i] = atomic_load_explicit(&at->words[i], memory_order_acquire);
+    return atomic_load_explicit(&at->number, memory_order_relaxed) == number;
 }
 
 /* --------------------------------------------------------------------------------------------------------- writing */
@@ -307,7 +300,7 @@ put_device(writer *out, int32_t device)
 /* The work space for writing: too large for the stack of a signal handler. */
 typedef struct workspace {
     writer out;
-    record what;
+    record_words what;
     size_t count;
     uint64_t streams[STREAMS];
     unsigned char seen[OPENREG_MAX_DEVICES + 1];
@@ -350,7 +343,7 @@ static int
 write_ring(const ring *from, const char *to, workspace *in)
 {
     writer *const out = &in->out;
-    record *const what = &in->what;
+    const record *const what = &in->what.now;
     *out = (writer){.file = open_to_write(to != NULL ? to : own_path(from, in->path), to == NULL)};
     in->count = 0;
     memset(in->seen, 0, sizeof in->seen);
@@ -361,7 +354,7 @@ write_ring(const ring *from, const char *to, workspace *in)
     put(out, "}}");
     const uint64_t last = atomic_load_explicit(&last_number, memory_order_relaxed);
     for (uint64_t number = last > from->mask ? last - from->mask : 1; number <= last; ++number) {
-        if (!read_place(from, number, what) || what->device < OPENREG_HOST || what->device >= OPENREG_MAX_DEVICES)
+        if (!read_place(from, number, &in->what) || what->device < OPENREG_HOST || what->device >= OPENREG_MAX_DEVICES)
             continue;
         if (!in->seen[process_of(what->device)]) {
             in->seen[process_of(what->device)] = 1;

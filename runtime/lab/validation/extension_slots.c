@@ -231,12 +231,6 @@ static const openreg_schedule schedule_table = {
 
 /* --------------------------------------------------------------------------------------------------------- kernels */
 
-static const openreg_kernel *
-kernel_at(const openreg_kernels *kernels, uint64_t i)
-{
-    return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
-}
-
 /* The memory of tensors that a kernel is given. */
 static void
 capture_values(openreg_instance v, const openreg_stream_state *state, const openreg_value *const *values,
@@ -256,9 +250,8 @@ validated_run(openreg_instance v, const openreg_kernel_call *what)
 {
     openreg_handle *on = NULL;
     OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, what->name, what->dev, what->stream, &on));
-    /* The driver gets its own entry. */
-    const uint64_t index = (uint64_t)((const char *)what->kernel - (const char *)v->kernels->list) /
-                           v->kernels->kernel_size;
+    /* The driver gets its own entry, which is at the same place of its list. */
+    const ptrdiff_t place = (const char *)what->kernel - (const char *)v->kernels->list;
     union {
         openreg_kernel_call call;
         unsigned char bytes[512]; /* including functions that a later version appends */
@@ -266,7 +259,7 @@ validated_run(openreg_instance v, const openreg_kernel_call *what)
     const uint32_t size = what->struct_size < sizeof copy ? what->struct_size : (uint32_t)sizeof copy;
     memcpy(&copy, what, size);
     copy.call.struct_size = size;
-    copy.call.kernel = kernel_at(v->inner_kernels, index);
+    copy.call.kernel = (const openreg_kernel *)((const char *)v->inner_kernels->list + place);
     atomic_fetch_add(&on->stream->queued, 1);
     capture_values(v, on->stream, copy.call.arguments, copy.call.argument_count);
     capture_values(v, on->stream, copy.call.results, copy.call.result_count);

@@ -43,17 +43,6 @@ openreg_validation_in_function(void)
     return thread_is_running;
 }
 
-static void
-add(queued_function *entry)
-{
-    openreg_lock_acquire(&lock);
-    last_instance = entry->v;
-    entry->number = ++last_number;
-    entry->next = queued[entry->number % BUCKETS];
-    queued[entry->number % BUCKETS] = entry;
-    openreg_lock_release(&lock);
-}
-
 /* The lock is held. */
 static queued_function *
 remove_entry(uintptr_t number)
@@ -125,8 +114,13 @@ queue(openreg_instance v, int32_t dev, openreg_driver_stream stream, openreg_str
     if (entry == NULL)
         return openreg_validation_no_memory();
     *entry = (queued_function){NULL, 0, function, argument, v, dev, state};
-    add(entry);
-    const uintptr_t number = entry->number; /* the entry may be freed when host_func() returns */
+    openreg_lock_acquire(&lock);
+    const uintptr_t number = ++last_number; /* the entry may be freed when host_func() returns */
+    last_instance = v;
+    entry->number = number;
+    entry->next = queued[number % BUCKETS];
+    queued[number % BUCKETS] = entry;
+    openreg_lock_release(&lock);
     atomic_fetch_add(&state->queued, 1);
     thread_is_calling = 1;
     const openreg_status status = OPENREG_VALIDATED(v, &v->inner, host_func, dev, stream, run, (void *)number);
