@@ -91,16 +91,13 @@ remove_free(openreg_sim_device *device, openreg_sim_piece *piece)
 static openreg_sim_piece *
 find_free_piece(const openreg_sim_device *device, uint64_t size, uint64_t *start)
 {
-    openreg_sim_piece *piece;
-    if (size >= OPENREG_SIM_LARGE_PAGE) {
-        openreg_sim_node *node = openreg_sim_tree_at_least(device->free_by_aligned_size, size);
-        piece = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_aligned_size);
-    } else {
-        openreg_sim_node *node = openreg_sim_tree_at_least(device->free_by_size, size);
-        piece = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_size);
-    }
+    const bool is_large = size >= OPENREG_SIM_LARGE_PAGE;
+    openreg_sim_node *node = openreg_sim_tree_at_least(is_large ? device->free_by_aligned_size : device->free_by_size,
+                                                       size);
+    openreg_sim_piece *piece = is_large ? OPENREG_SIM_OWNER(node, openreg_sim_piece, by_aligned_size)
+                                        : OPENREG_SIM_OWNER(node, openreg_sim_piece, by_size);
     if (piece != NULL)
-        *start = size >= OPENREG_SIM_LARGE_PAGE ? round_up(piece->offset, OPENREG_SIM_LARGE_PAGE) : piece->offset;
+        *start = is_large ? round_up(piece->offset, OPENREG_SIM_LARGE_PAGE) : piece->offset;
     return piece;
 }
 

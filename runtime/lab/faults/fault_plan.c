@@ -320,8 +320,6 @@ read_item(reader *in, openreg_fault_plan *plan)
 int
 openreg_fault_plan_read(const char *text, openreg_fault_plan *plan, char *why, size_t size)
 {
-    *plan = (openreg_fault_plan){NULL, 0, 0, 0};
-    why[0] = '\0';
     while (*text != '\0') {
         const size_t length = strcspn(text, ";");
         reader in = {.at = text, .end = text + length, .item = text, .item_length = length, .why = why, .size = size};
@@ -331,10 +329,4 @@ openreg_fault_plan_read(const char *text, openreg_fault_plan *plan, char *why, s
         text += length + (text[length] == ';');
     }
     return 1;
-}
-
-void
-openreg_fault_plan_free(openreg_fault_plan *plan)
-{
-    free(plan->items);
 }

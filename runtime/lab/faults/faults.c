@@ -131,13 +131,12 @@ act(openreg_faults from, const openreg_fault *fault, const openreg_fault_site *s
     openreg_text_copy(out->text, sizeof out->text, text);
 }
 
-int
+void
 openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
 {
-    int is_hit = 0;
     *out = (openreg_fault_verdict){.status = OPENREG_OK, .factor = 1};
     if (!atomic_load_explicit(&has_plans, memory_order_relaxed)) /* only the flight recorder uses the layer */
-        return 0;
+        return;
     openreg_lock_acquire(&lock);
     for (openreg_faults from = plans; from != NULL; from = from->next) {
         if (from->driver != NULL && from->driver != site->driver)
@@ -146,12 +145,11 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
             openreg_fault *const fault = &from->plan.items[i];
             if (!concerns(fault, site))
                 continue;
-            const uint64_t count = atomic_fetch_add_explicit(&fault->seen, 1, memory_order_relaxed) + 1;
+            const uint64_t count = ++fault->seen;
             const uint64_t drawn = draw(from->plan.seed, i, count);
             if (!hits(fault, count, drawn))
                 continue;
             from->hits++;
-            is_hit = 1;
             act(from, fault, site, count, drawn, out);
         }
     }
@@ -159,7 +157,6 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
     struct timespec left = {out->milliseconds / 1000, out->milliseconds % 1000 * 1000000L};
     while (out->milliseconds > 0 && nanosleep(&left, &left) != 0) {
     }
-    return is_hit;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ plans */
@@ -172,7 +169,7 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
     why[0] = '\0';
     if (faults == NULL || !openreg_fault_plan_read(plan, &faults->plan, why, sizeof why)) {
         if (faults != NULL)
-            openreg_fault_plan_free(&faults->plan);
+            free(faults->plan.items);
         free(faults);
         return why[0] == '\0'
                    ? openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults")
@@ -220,7 +217,7 @@ openreg_lab_faults_end(openreg_faults faults)
     for (int32_t i = 0; i < OPENREG_MAX_DEVICES; ++i)
         if (faults->lost[i])
             openreg_lab_heal(i);
-    openreg_fault_plan_free(&faults->plan);
+    free(faults->plan.items);
     free(faults);
 }
 
@@ -245,7 +242,7 @@ openreg_lab_faults_of_collective(int32_t device)
         openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_COLLECTIVE, call, "", device, NULL, 0), OPENREG_OK);
     const openreg_fault_site site = {openreg_lab_driver_of(device), device, OPENREG_CALL_COLLECTIVE, NULL, NULL};
     openreg_fault_verdict verdict;
-    (void)openreg_faults_ask(&site, &verdict);
+    openreg_faults_ask(&site, &verdict);
     return verdict.peer;
 }
 
@@ -260,5 +257,5 @@ openreg_lab_operator_ended(int32_t device, openreg_stream stream, const char *na
         return;
     openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_OPERATOR, "", name, device, handle, 0), OPENREG_OK);
     const openreg_fault_site site = {driver, device, OPENREG_CALL_OPERATOR, handle, name};
-    (void)openreg_faults_ask(&site, &verdict);
+    openreg_faults_ask(&site, &verdict);
 }
