@@ -170,9 +170,9 @@ find_used_piece(const openreg_sim_device *device, const void *ptr, bool is_forei
 
 /* ---------------------------------------------------------------------------------------------------------- memory */
 
-/* Maps [offset, offset + size) of a file at both addresses, replacing their mapping. 0 or an errno; then the addresses may be left
- * without a file and must not be used. A core dump leaves them out: it would be as large as the address space that a device
- * reserves. */
+/* Maps [offset, offset + size) of a file at both addresses, replacing their mapping. 0 or an errno; then the
+ * addresses may be left without a file and must not be used. A core dump leaves them out: it would be as large as the
+ * address space that a device reserves. */
 static int
 map_window(char *base, char *alias, int file, uint64_t offset, uint64_t size)
 {
@@ -186,8 +186,8 @@ map_window(char *base, char *alias, int file, uint64_t offset, uint64_t size)
     return 0;
 }
 
-/* `span` bytes of addresses from a large page on: segments then start at large pages, which lets the kernel use them and keeps
- * the runtime's address map one segment an entry. NULL and errno: there are none. */
+/* `span` bytes of addresses from a large page on: segments then start at large pages, which lets the kernel use them
+ * and keeps the runtime's address map one segment an entry. NULL and errno: there are none. */
 static char *
 reserve_addresses(uint64_t span)
 {

@@ -32,7 +32,8 @@ typedef struct openreg_sim_plan {
 
 /* Reads an option, if it is one of these. False: the value is invalid, and `*expected` names the valid ones. */
 bool openreg_sim_plan_read(openreg_sim_plan *plan, const openreg_option *option, const char **expected);
-/* Reads decimal digits up to *end or, if that is NULL, to the end of the text. False: there are none, or the number is greater. */
+/* Reads decimal digits up to *end or, if that is NULL, to the end of the text. False: there are none, or the number
+ * is greater. */
 bool openreg_sim_read_number(const char *text, uint64_t most, const char **end, uint64_t *out);
 /* Completes the plan once all options are read. */
 void openreg_sim_plan_complete(openreg_sim_plan *plan);

@@ -50,8 +50,9 @@ typedef struct openreg_fault_plan {
     uint64_t seed;
 } openreg_fault_plan;
 
-/* Reads a plan into one that is all zero. Only white space and ";" is a plan without faults. 0: invalid, and `why` names the wrong
- * word and the valid ones; or host memory is short, and `why` is unchanged. `items` must be freed in all cases. */
+/* Reads a plan into one that is all zero. Only white space and ";" is a plan without faults. 0: invalid, and `why`
+ * names the wrong word and the valid ones; or host memory is short, and `why` is unchanged. `items` must be freed in
+ * all cases. */
 int openreg_fault_plan_read(const char *text, openreg_fault_plan *plan, char *why, size_t size);
 
 #endif

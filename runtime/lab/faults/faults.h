@@ -31,8 +31,8 @@ typedef struct openreg_fault_verdict {
     char text[OPENREG_FAULT_TEXT_SIZE + 96];
 } openreg_fault_verdict;
 
-/* Counts the call in every plan. Logs nothing: callers may hold locks. Waits, or ends the process, at calls alone around which
- * none is held. */
+/* Counts the call in every plan. Logs nothing: callers may hold locks. Waits, or ends the process, at calls alone
+ * around which none is held. */
 void openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
 
 /* Begins a plan for the devices of one driver, or with NULL of all. Errors: as openreg_faults_begin(); the text of

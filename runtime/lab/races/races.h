@@ -20,8 +20,9 @@ openreg_races_are_found(void)
     return openreg_lab_races_flags() != 0;
 }
 
-/* What observer.h calls: an order between streams, marks and the host; a block of memory; a call that uses a stream, or an event of
- * one, of a device that was lost, and will fail (the strings live as long as the process; no lock is held). */
+/* What observer.h calls: an order between streams, marks and the host; a block of memory; a call that uses a stream,
+ * or an event of one, of a device that was lost, and will fail (the strings live as long as the process; no lock is
+ * held). */
 void openreg_races_see_order(void *ctx, const openreg_order *order);
 void openreg_races_see_block(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device,
                              openreg_stream stream);

@@ -142,8 +142,8 @@ openreg_validation_capture_range(openreg_instance v, const openreg_stream_state 
     openreg_lock_release(&v->lock);
 }
 
-/* Forgets ranges that begin at `start` or, if it is 0, those of captures that have ended and have no live graph. Whether one was
- * in use. */
+/* Forgets ranges that begin at `start` or, if it is 0, those of captures that have ended and have no live graph.
+ * Whether one was in use. */
 static bool
 forget_ranges(openreg_instance v, uintptr_t start)
 {

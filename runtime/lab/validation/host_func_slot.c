@@ -56,8 +56,8 @@ remove_entry(uintptr_t number)
     return entry;
 }
 
-/* Removes it to run it: the instance stays until stop_running(), even if its driver is closed before. Without an entry *v is
- * the instance to report, or NULL. */
+/* Removes it to run it: the instance stays until stop_running(), even if its driver is closed before. Without an
+ * entry *v is the instance to report, or NULL. */
 static queued_function *
 start_running(uintptr_t number, openreg_instance *v)
 {

@@ -5,7 +5,8 @@
 
 #define LEAST_ALIGNMENT 16u /* malloc()'s */
 
-/* `slot` has returned `status` and memory, for which room was made. NULL and misaligned addresses are refused by the runtime. */
+/* `slot` has returned `status` and memory, for which room was made. NULL and misaligned addresses are refused by the
+ * runtime. */
 static openreg_status
 enter(openreg_instance v, const char *slot, openreg_rule rule, openreg_status status, const openreg_ledger_range *made,
       uint64_t alignment, void **out)

@@ -159,11 +159,11 @@ typedef struct openreg_call_span {
     size_t size;
 } openreg_call_span;
 
-/* Called before the driver; reports if this thread runs a host function. Fills the out-parameter (or NULL and 0) with a pattern,
- * which must be there after a failure. */
+/* Called before the driver; reports if this thread runs a host function. Fills the out-parameter (or NULL and 0) with
+ * a pattern, which must be there after a failure. */
 openreg_call_span openreg_validation_begin(openreg_instance, const char *slot, void *out, size_t size);
-/* Called after it: checks the rules on errors and out-parameters; returns `status`. `refuses`: OPENREG_E_UNSUPPORTED and
- * OPENREG_E_NOMEM need no text (kernels). */
+/* Called after it: checks the rules on errors and out-parameters; returns `status`. `refuses`: OPENREG_E_UNSUPPORTED
+ * and OPENREG_E_NOMEM need no text (kernels). */
 openreg_status openreg_validation_end(openreg_instance, const char *slot, openreg_call_span, openreg_status status,
                                       int refuses);
 /* Reports that a call which failed with `status` has written its out-parameter. */
@@ -187,13 +187,13 @@ void openreg_validation_free(openreg_instance);
 
 /* Makes room for one more range, so that adding it can't fail. OPENREG_E_NOMEM with a text. */
 openreg_status openreg_ledger_make_room(openreg_instance);
-/* Called after `slot` has returned `status` and the range, with room made: adds it, or gives the room up if it failed or `start`
- * is 0. Refuses overlapping memory: its use would destroy other memory. */
+/* Called after `slot` has returned `status` and the range, with room made: adds it, or gives the room up if it failed
+ * or `start` is 0. Refuses overlapping memory: its use would destroy other memory. */
 openreg_status openreg_ledger_made(openreg_instance, const char *slot, openreg_status status,
                                    const openreg_ledger_range *made);
-/* Called around the driver's function that frees the range which begins at `ptr`. The first removes it; refuses if there is none
- * of that kind and device (-1: the host), and reports captures that use it. The second restores it if the function has failed;
- * returns `status`. */
+/* Called around the driver's function that frees the range which begins at `ptr`. The first removes it; refuses if
+ * there is none of that kind and device (-1: the host), and reports captures that use it. The second restores it if
+ * the function has failed; returns `status`. */
 openreg_status openreg_ledger_begin_remove(openreg_instance, const char *slot, openreg_made_by kind, int32_t dev,
                                            const void *ptr, openreg_ledger_range *out);
 openreg_status openreg_ledger_end_remove(openreg_instance, openreg_status status, const openreg_ledger_range *range);
@@ -209,8 +209,9 @@ void openreg_ledger_set_distance(openreg_instance, const void *start, uintptr_t 
 
 /* An entry that is in no book yet, with one reference; NULL and an error text if host memory is short. */
 openreg_handle *openreg_handle_make(openreg_instance, openreg_made_by kind, int32_t dev);
-/* Called after `slot` has returned `status` and the handle `made`: with OPENREG_OK the entry is added to the books and the handle
- * written to *out, else the entry is freed. Refuses a handle that is NULL, not written, or live already. */
+/* Called after `slot` has returned `status` and the handle `made`: with OPENREG_OK the entry is added to the books
+ * and the handle written to *out, else the entry is freed. Refuses a handle that is NULL, not written, or live
+ * already. */
 openreg_status openreg_handle_made(openreg_instance, const char *slot, openreg_status status, const void *made,
                                    openreg_handle *entry, void *out);
 /* *out: the entry with one more reference; NULL and OPENREG_E_INVALID with a report: no such handle is live. */
@@ -271,8 +272,8 @@ openreg_status openreg_validation_stream(openreg_instance, const char *slot, int
                                          openreg_handle **out);
 /* A wait or query of a stream, event or device has returned `status`: a failure may be that of earlier work. */
 void openreg_validation_note_failure(openreg_instance, int32_t dev, openreg_status status);
-/* `slot` has said that work has ended which `functions` host functions are part of, and `ended` of them have returned; `which`
- * says it in the report. */
+/* `slot` has said that work has ended which `functions` host functions are part of, and `ended` of them have
+ * returned; `which` says it in the report. */
 void openreg_validation_check_functions(openreg_instance, openreg_rule, const char *slot, int32_t dev,
                                         unsigned long long functions, unsigned long long ended, const char *which);
 
