@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* capture.c: captures by recording (capture.h): their streams and events, and which calls are refused. */
-#define _GNU_SOURCE
 #include "capture.h"
 
 #include <pthread.h>
@@ -121,11 +120,8 @@ free_capture(capture *c)
 
 /* ------------------------------------------------------------------------------------------------------- refusing */
 
-static openreg_status fail(capture *c, openreg_status status, const char *call, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
 /* Invalidates the capture; end() reports the first reason. */
-static openreg_status
+__attribute__((format(printf, 4, 5))) static openreg_status
 fail(capture *c, openreg_status status, const char *call, const char *format, ...)
 {
     char why[400];
@@ -174,15 +170,6 @@ is_pageable(int32_t device, const void *address)
     openreg_pointer_info info = {.struct_size = sizeof info};
     return device == OPENREG_HOST &&
            (openreg_pointer_get_info(address, &info) != OPENREG_OK || info.kind == OPENREG_POINTER_UNKNOWN);
-}
-
-static openreg_status
-record_node(capture *c, captured_stream *on, const openreg_captured_call *call, bool pageable)
-{
-    if (pageable)
-        return fail(c, OPENREG_E_CAPTURE, call->call,
-                    "a copy of host memory that is not pinned can't be captured: use openreg_host_alloc()");
-    return openreg_nodes_add(c->nodes, call, &on->tail) ? OPENREG_OK : note_memory(c, call->call);
 }
 
 static openreg_status
@@ -283,8 +270,11 @@ judge_locked(const openreg_captured_call *call, bool pageable, openreg_status *s
         *status = fail(c, OPENREG_E_CAPTURE, call->call, "a captured stream can't be waited for or queried");
     else if (call->kind == OPENREG_CAPTURED_RECORD)
         *status = record_event(c, on, call);
+    else if (pageable)
+        *status = fail(c, OPENREG_E_CAPTURE, call->call,
+                       "a copy of host memory that is not pinned can't be captured: use openreg_host_alloc()");
     else
-        *status = record_node(c, on, call, pageable);
+        *status = openreg_nodes_add(c->nodes, call, &on->tail) ? OPENREG_OK : note_memory(c, call->call);
     return 1;
 }
 
@@ -354,14 +344,13 @@ openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, i
     if (stream == OPENREG_STREAM_DEFAULT)
         return openreg_error_set(OPENREG_E_CAPTURE, call, "the default stream can't be captured");
     capture *const begun = calloc(1, sizeof *begun);
-    openreg_nodes *const nodes = openreg_nodes_create(device, stream);
     openreg_status status = OPENREG_E_NOMEM;
-    if (begun != NULL && nodes != NULL) {
-        begun->nodes = nodes;
+    if (begun != NULL) {
+        begun->nodes = openreg_nodes_create(device, stream);
         begun->last = &begun->streams;
         begun->thread = pthread_self();
         begun->mode = mode;
-        status = add_stream(begun, device, stream, &on) ? OPENREG_OK : OPENREG_E_NOMEM;
+        status = begun->nodes != NULL && add_stream(begun, device, stream, &on) ? OPENREG_OK : OPENREG_E_NOMEM;
     }
     openreg_lock_acquire(&lock);
     if (status == OPENREG_OK && (capture_of(device, stream, &on) != NULL || *held_of(device, stream) != NULL))
@@ -374,14 +363,11 @@ openreg_capture_begin(const char *call, int32_t device, openreg_stream stream, i
     openreg_lock_release(&lock);
     if (status == OPENREG_OK)
         return status;
-    if (begun != NULL && begun->nodes != NULL) {
+    if (begun != NULL)
         free_capture(begun);
-    } else {
-        free(begun);
-        openreg_nodes_release(nodes);
-    }
-    return status == OPENREG_E_CAPTURE ? openreg_error_set(status, call, "the stream is being captured already")
-                                       : openreg_error_set(status, call, "no host memory for a capture");
+    return openreg_error_set(status, call, "%s",
+                             status == OPENREG_E_CAPTURE ? "the stream is being captured already"
+                                                         : "no host memory for a capture");
 }
 
 /* Whether the first stream has waited for all work of joined streams. */

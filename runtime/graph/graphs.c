@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* graphs.c: the functions of openreg/graphs.h, by the driver's own extension or by recorded nodes. */
-#define _GNU_SOURCE
 #include <openreg/graphs.h>
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* nodes.c: the nodes of a graph (nodes.h). */
-#define _GNU_SOURCE
 #include "nodes.h"
 
 #include <inttypes.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* exports.c: device memory for other processes (sharing.h). */
-#define _GNU_SOURCE
 #include "exports.h"
 
 #include <stdlib.h>
@@ -92,14 +91,16 @@ forget_released(exported_block *block)
     }
 }
 
-/* Frees blocks that their owner has freed and no process holds. The lock is held. */
-static int32_t
-collect(void)
+int32_t
+openreg_exports_collect(void)
 {
     int32_t count = 0;
-    exported_block **link = &blocks;
+    if (openreg_in_bad_fork())
+        return 0;
+    const openreg_error_fields before = openreg_error_save();
+    openreg_fork_take(OPENREG_FORK_EXPORTS);
     openreg_lease_look();
-    while (*link != NULL) {
+    for (exported_block **link = &blocks; *link != NULL;) {
         exported_block *block = *link;
         forget_released(block);
         if (!block->is_freed || block->handles != NULL) {
@@ -111,17 +112,6 @@ collect(void)
             count++;
         free(block);
     }
-    return count;
-}
-
-int32_t
-openreg_exports_collect(void)
-{
-    if (openreg_in_bad_fork())
-        return 0;
-    const openreg_error_fields before = openreg_error_save();
-    openreg_fork_take(OPENREG_FORK_EXPORTS);
-    const int32_t count = collect();
     openreg_fork_give(OPENREG_FORK_EXPORTS);
     openreg_error_restore(&before);
     return count;
@@ -140,19 +130,6 @@ openreg_exports_free(void *ptr)
     (void)openreg_exports_collect();
 }
 
-/* The entry of a block, made if needed. The lock is held. NULL: no host memory. */
-static exported_block *
-entry_of(void *ptr)
-{
-    exported_block *block = find_entry(ptr);
-    if (block == NULL && (block = calloc(1, sizeof *block)) != NULL) {
-        block->ptr = ptr;
-        block->next = blocks;
-        blocks = block;
-    }
-    return block;
-}
-
 static openreg_status
 export_locked(const char *call, const void *ptr, const openreg_shared_block *shared, const int32_t *processes,
               uint32_t count, openreg_handle_fields *handle)
@@ -165,8 +142,13 @@ export_locked(const char *call, const void *ptr, const openreg_shared_block *sha
         OPENREG_PART_CALL(call, device, 0,
                           ipc->memory_export(device->driver->instance, device->ordinal, shared->allocation, processes,
                                              count, &handle->allocation)));
-    exported_block *block = entry_of(shared->block);
+    exported_block *block = find_entry(shared->block);
     export_handle *listed = calloc(1, sizeof *listed);
+    if (block == NULL && listed != NULL && (block = calloc(1, sizeof *block)) != NULL) {
+        block->ptr = shared->block;
+        block->next = blocks;
+        blocks = block;
+    }
     if (block == NULL || listed == NULL) {
         free(listed);
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory to export memory of %s:%d",

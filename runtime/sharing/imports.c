@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* imports.c: device memory of other processes (sharing.h). A process has one mapping of an allocation, however often its
  * blocks are imported: vendors refuse a second one. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,21 +93,19 @@ open_mapping(const char *call, openreg_device *device, const openreg_handle_fiel
         call, device, 0, ipc->memory_open(device->driver->instance, device->ordinal, &handle->allocation, &made->base));
     if (status == OPENREG_OK) {
         status = openreg_cache_adopt(call, device, made->base, handle->allocation_size, &made->segment);
-        if (status != OPENREG_OK) {
-            const openreg_error_fields error = openreg_error_save();
-            (void)close_mapping(call, device, made->base);
-            openreg_error_restore(&error);
+        if (status == OPENREG_OK) {
+            made->device = device;
+            made->handle = handle->allocation;
+            made->size = handle->allocation_size;
+            *out = made;
+            return OPENREG_OK;
         }
+        const openreg_error_fields error = openreg_error_save();
+        (void)close_mapping(call, device, made->base);
+        openreg_error_restore(&error);
     }
-    if (status != OPENREG_OK) {
-        free(made);
-        return status;
-    }
-    made->device = device;
-    made->handle = handle->allocation;
-    made->size = handle->allocation_size;
-    *out = made;
-    return OPENREG_OK;
+    free(made);
+    return status;
 }
 
 /* The mapping of an allocation, with a reference. The lock is held. */
@@ -148,21 +145,6 @@ let_mapping_go(const char *call, mapping *held)
     return status;
 }
 
-static openreg_status
-import_leased(const char *call, const openreg_handle_fields *handle, struct openreg_import_s *import, void **ptr)
-{
-    if (openreg_lease_is_ours(handle)) {
-        *ptr = (void *)(uintptr_t)handle->address;
-        return OPENREG_OK;
-    }
-    openreg_fork_take(OPENREG_FORK_IMPORTS);
-    const openreg_status status = reach_mapping(call, import->device, handle, &import->mapping);
-    openreg_fork_give(OPENREG_FORK_IMPORTS);
-    if (status == OPENREG_OK)
-        *ptr = (char *)import->mapping->base + handle->offset;
-    return status;
-}
-
 openreg_status
 openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int32_t *device, void **ptr)
 {
@@ -188,8 +170,14 @@ openreg_imports_add(const openreg_memory_handle *given, openreg_import *out, int
     if (status == OPENREG_OK) {
         void *address = NULL;
         status = find_device(call, handle, &import->device);
-        if (status == OPENREG_OK)
-            status = import_leased(call, handle, import, &address);
+        if (status == OPENREG_OK && openreg_lease_is_ours(handle)) {
+            address = (void *)(uintptr_t)handle->address;
+        } else if (status == OPENREG_OK) {
+            openreg_fork_take(OPENREG_FORK_IMPORTS);
+            status = reach_mapping(call, import->device, handle, &import->mapping);
+            openreg_fork_give(OPENREG_FORK_IMPORTS);
+            address = status == OPENREG_OK ? (char *)import->mapping->base + handle->offset : NULL;
+        }
         if (status == OPENREG_OK) {
             (void)atomic_fetch_add_explicit(&import->device->live_imports, 1, memory_order_relaxed);
             *out = import;

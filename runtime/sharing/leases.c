@@ -167,15 +167,14 @@ note_holder(const openreg_lease_file *file, uint32_t slot)
     }
 }
 
-/* The same, once less. The lock is held. */
+/* The same, once less. */
 static void
 forget_holder(const openreg_lease_file *file, uint32_t slot)
 {
     const uint64_t process = (uint64_t)getpid();
     lease_holder *const holders = file->slots[slot].holders;
-    if (!file->notes_holders)
-        return;
-    for (int i = 0; i < HOLDERS_NOTED; ++i) {
+    openreg_lock_acquire(&lock);
+    for (int i = 0; i < HOLDERS_NOTED && file->notes_holders; ++i) {
         const uint64_t who = atomic_load_explicit(&holders[i].who, memory_order_relaxed);
         if (who >> 32 != process)
             continue;
@@ -183,11 +182,18 @@ forget_holder(const openreg_lease_file *file, uint32_t slot)
         if (is_last) /* before a later holder can use the entry */
             atomic_store_explicit(&holders[i].began, 0, memory_order_relaxed);
         atomic_store_explicit(&holders[i].who, is_last ? 0 : who - 1, memory_order_release);
-        return;
+        break;
     }
+    openreg_lock_release(&lock);
 }
 
 /* ------------------------------------------------------------------------------------------------- the exporter's half */
+
+static bool
+is_file_of(const openreg_lease_file *file, const openreg_handle_fields *handle)
+{
+    return (uint64_t)file->inode == handle->leases_inode && (uint64_t)file->device == handle->leases_device;
+}
 
 /* The lock is held. A child of fork() that may export gets a file of its own: its parent uses the words of the other. */
 static openreg_status
@@ -297,22 +303,12 @@ openreg_lease_is_ours(const openreg_handle_fields *handle)
 {
     openreg_lock_acquire(&lock);
     const bool ours = own.file.slots != NULL && own.process == getpid() && handle->process == (int32_t)own.process &&
-                      handle->leases_inode == (uint64_t)own.file.inode &&
-                      handle->leases_device == (uint64_t)own.file.device;
+                      is_file_of(&own.file, handle);
     openreg_lock_release(&lock);
     return ours;
 }
 
 /* ------------------------------------------------------------------------------------------------- the importer's half */
-
-static openreg_status
-reject_released(const char *call, const openreg_handle_fields *handle)
-{
-    return openreg_error_set(OPENREG_E_INVALID, call,
-                             "process %d, which has exported this memory, has ended; it must live until the memory "
-                             "was imported",
-                             (int)handle->process);
-}
 
 /* The handle's file, or -1 and errno; ESTALE: it is another file, because ids of processes and files are reused, or the
  * handle was altered. Only a file in memory that belongs to this user and can't be shortened is opened for writing. */
@@ -353,7 +349,10 @@ open_file(const char *call, const openreg_handle_fields *handle, openreg_lease_f
                                  "between processes of one user on one machine",
                                  (int)handle->process, strerror(errno));
     if (number < 0)
-        return reject_released(call, handle);
+        return openreg_error_set(OPENREG_E_INVALID, call,
+                                 "process %d, which has exported this memory, has ended; it must live until the memory "
+                                 "was imported",
+                                 (int)handle->process);
     openreg_lease_file *file = calloc(1, sizeof *file);
     void *words = file == NULL ? MAP_FAILED : mmap(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, number, 0);
     (void)close(number);
@@ -374,13 +373,11 @@ static openreg_status
 reach_file(const char *call, const openreg_handle_fields *handle, openreg_lease_file **out)
 {
     openreg_lease_file *file = others;
-    if (own.file.slots != NULL && handle->leases_inode == (uint64_t)own.file.inode &&
-        handle->leases_device == (uint64_t)own.file.device) {
+    if (own.file.slots != NULL && is_file_of(&own.file, handle)) {
         *out = &own.file;
         return OPENREG_OK;
     }
-    while (file != NULL &&
-           ((uint64_t)file->inode != handle->leases_inode || (uint64_t)file->device != handle->leases_device))
+    while (file != NULL && !is_file_of(file, handle))
         file = file->next;
     if (file == NULL) {
         OPENREG_RETURN_NOT_OK(open_file(call, handle, &file));
@@ -390,14 +387,6 @@ reach_file(const char *call, const openreg_handle_fields *handle, openreg_lease_
     file->references++;
     *out = file;
     return OPENREG_OK;
-}
-
-static void
-stop_holding(const openreg_lease_file *file, uint32_t slot)
-{
-    openreg_lock_acquire(&lock);
-    forget_holder(file, slot);
-    openreg_lock_release(&lock);
 }
 
 static void
@@ -417,18 +406,12 @@ let_file_go(openreg_lease_file *file)
     openreg_lock_release(&lock);
 }
 
-static openreg_status
-reject_forged(const char *call)
-{
-    return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
-}
-
 openreg_status
 openreg_lease_take(const char *call, const openreg_handle_fields *handle, openreg_lease_file **out, bool *was_first)
 {
     openreg_lease_file *file;
     if (handle->slot >= SLOTS)
-        return reject_forged(call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
     openreg_lock_acquire(&lock);
     const openreg_status status = reach_file(call, handle, &file);
     openreg_lock_release(&lock);
@@ -455,7 +438,7 @@ openreg_lease_take(const char *call, const openreg_handle_fields *handle, openre
     granted.struct_size = handle->struct_size; /* that of who holds the bytes */
     if (memcmp(&granted, handle, sizeof granted) != 0) {
         openreg_lease_undo(file, handle->slot, *was_first);
-        return reject_forged(call);
+        return openreg_error_set(OPENREG_E_INVALID, call, "invalid memory handle");
     }
     *out = file;
     return OPENREG_OK;
@@ -468,7 +451,7 @@ openreg_lease_undo(openreg_lease_file *file, uint32_t slot, bool was_first)
         openreg_lease_release(file, slot);
         return;
     }
-    stop_holding(file, slot);
+    forget_holder(file, slot);
     (void)atomic_fetch_or_explicit(&file->slots[slot].word, NOT_IMPORTED, memory_order_release);
     let_file_go(file);
 }
@@ -476,7 +459,7 @@ openreg_lease_undo(openreg_lease_file *file, uint32_t slot, bool was_first)
 void
 openreg_lease_release(openreg_lease_file *file, uint32_t slot)
 {
-    stop_holding(file, slot);
+    forget_holder(file, slot);
     atomic_uint_least64_t *const word = &file->slots[slot].word;
     uint64_t seen = atomic_load_explicit(word, memory_order_relaxed);
     while ((seen & HOLDERS) != 0 &&

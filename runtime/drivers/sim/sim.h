@@ -30,6 +30,13 @@
 #define OPENREG_SIM_MAX_MEMORY (UINT64_C(16) << 40)
 #define OPENREG_SIM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* of a device's file */
 
+#define OPENREG_SIM_RETURN_NOT_OK(expression)                                                                          \
+    do {                                                                                                               \
+        const openreg_status openreg_sim_status = (expression);                                                        \
+        if (openreg_sim_status != OPENREG_OK)                                                                          \
+            return openreg_sim_status;                                                                                 \
+    } while (0)
+
 /* The driver's table. Never fails. */
 openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
 
@@ -186,12 +193,11 @@ openreg_status openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr);
 openreg_status openreg_sim_mem_info(openreg_instance, int32_t dev, uint64_t *free_bytes, uint64_t *total);
 openreg_status openreg_sim_host_alias(openreg_instance, int32_t dev, void *ptr, void **out);
 
-/* The functions of openreg/vmm.h. */
+/* The functions of openreg/vmm.h; the last, release(), is mem_free(). */
 openreg_status openreg_sim_reserve(openreg_instance, int32_t dev, uint64_t size, void **out);
 openreg_status openreg_sim_granularity(openreg_instance, int32_t dev, uint64_t *out);
 openreg_status openreg_sim_map(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
 openreg_status openreg_sim_unmap(openreg_instance, int32_t dev, void *ptr, uint64_t offset, uint64_t size);
-openreg_status openreg_sim_release(openreg_instance, int32_t dev, void *ptr);
 
 /* ---- sim_host.c ---- */
 
@@ -216,10 +222,14 @@ bool openreg_sim_stream_passed(openreg_driver_stream stream, uint64_t position);
 bool openreg_sim_stream_settled(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_stream_await(openreg_driver_stream stream, uint64_t position);
 void openreg_sim_device_await(openreg_sim_device *device);
+/* Before memory goes: copies between devices that use it may be queued on any of them. */
+void openreg_sim_await_all(openreg_instance instance);
 /* For sim_schedule.c: appends a task (E_NOMEM), removes the first, and runs a copy or a fill. */
 openreg_status openreg_sim_stream_push(openreg_driver_stream stream, const openreg_sim_task *task);
 openreg_sim_task openreg_sim_stream_pop(openreg_driver_stream stream);
 void openreg_sim_stream_run(const openreg_sim_task *task);
+/* Starts a thread with all signals blocked: no handler of the program ever runs on it. 0 or an errno. */
+int openreg_sim_start_thread(pthread_t *thread, void *(*body)(void *argument), void *argument);
 /* For close(): ends every worker of the device after its queue, and frees all streams. */
 void openreg_sim_streams_destroy(openreg_sim_device *device);
 

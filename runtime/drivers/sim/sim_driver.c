@@ -17,34 +17,29 @@ typedef struct sim_settings {
     openreg_sim_plan plan;
 } sim_settings;
 
-/* Reads decimal digits up to `*end`. False if there are none, or the value does not fit. */
-static bool
-read_digits(const char *text, const char **end, uint64_t *out)
+bool
+openreg_sim_read_number(const char *text, uint64_t most, const char **end, uint64_t *out)
 {
     uint64_t value = 0;
     const char *at = text;
     for (; *at >= '0' && *at <= '9'; at++) {
         const uint64_t digit = (uint64_t)(*at - '0');
-        if (value > (UINT64_MAX - digit) / 10)
+        if (digit > most || value > (most - digit) / 10)
             return false;
         value = value * 10 + digit;
     }
-    if (at == text)
+    if (at == text || (end == NULL && *at != '\0'))
         return false;
-    *end = at;
+    if (end != NULL)
+        *end = at;
     *out = value;
     return true;
 }
 
-static bool
-read_devices(const char *text, int32_t *out)
+static char
+upper(char c)
 {
-    const char *end;
-    uint64_t value;
-    if (!read_digits(text, &end, &value) || *end != '\0' || value > OPENREG_SIM_MAX_DEVICES)
-        return false;
-    *out = (int32_t)value;
-    return true;
+    return c >= 'a' && c <= 'z' ? (char)(c - 'a' + 'A') : c;
 }
 
 static bool
@@ -53,11 +48,10 @@ read_memory(const char *text, uint64_t *out)
     static const char suffixes[] = "KMGT";
     const char *end;
     uint64_t value;
-    if (!read_digits(text, &end, &value))
+    if (!openreg_sim_read_number(text, UINT64_MAX, &end, &value))
         return false;
     if (*end != '\0') {
-        const char upper = *end >= 'a' && *end <= 'z' ? (char)(*end - 'a' + 'A') : *end;
-        const char *found = strchr(suffixes, upper);
+        const char *found = strchr(suffixes, upper(*end));
         if (found == NULL || end[1] != '\0')
             return false;
         const unsigned shift = 10u * (unsigned)(found - suffixes + 1);
@@ -92,7 +86,7 @@ read_label(const openreg_option *options, uint32_t n, char label[OPENREG_SIM_LAB
             name = options[i].value;
     size_t length = 0;
     for (; name[length] != '\0' && length < OPENREG_SIM_LABEL_SIZE - 1; length++)
-        label[length] = name[length] >= 'a' && name[length] <= 'z' ? (char)(name[length] - 'a' + 'A') : name[length];
+        label[length] = upper(name[length]);
     label[length] = '\0';
 }
 
@@ -100,10 +94,12 @@ static openreg_status
 read_option(const openreg_host *host, const openreg_option *option, sim_settings *settings)
 {
     const char *const value = option->value;
-    if (strcmp(option->key, "devices") == 0 && !read_devices(value, &settings->devices))
+    uint64_t devices = (uint64_t)settings->devices;
+    if (strcmp(option->key, "devices") == 0 && !openreg_sim_read_number(value, OPENREG_SIM_MAX_DEVICES, NULL, &devices))
         return openreg_fail(host, OPENREG_E_INVALID, 0,
                             "OPENREG_%s_DEVICES must be an integer from 0 to %d, but is \"%.64s\"", settings->label,
                             OPENREG_SIM_MAX_DEVICES, value);
+    settings->devices = (int32_t)devices;
     if (strcmp(option->key, "memory") == 0 && !read_memory(value, &settings->memory))
         return openreg_fail(host, OPENREG_E_INVALID, 0,
                             "OPENREG_%s_MEMORY must be a number of bytes from 2M to 16T, written as an integer that "
@@ -113,8 +109,7 @@ read_option(const openreg_host *host, const openreg_option *option, sim_settings
     if (!openreg_sim_plan_read(&settings->plan, option, &expected)) {
         char key[16] = "";
         for (size_t i = 0; i < sizeof key - 1 && option->key[i] != '\0'; i++)
-            key[i] = (char)(option->key[i] >= 'a' && option->key[i] <= 'z' ? option->key[i] - 'a' + 'A'
-                                                                           : option->key[i]);
+            key[i] = upper(option->key[i]);
         return openreg_fail(host, OPENREG_E_INVALID, 0, "OPENREG_%s_%s must be %s, but is \"%.64s\"", settings->label,
                             key, expected, value);
     }
@@ -126,11 +121,8 @@ read_options(const openreg_host *host, const openreg_option *options, uint32_t n
 {
     sim_settings settings = {2, 0, "", {false, 0, OPENREG_SIM_ORDER_BY_SEED, -1, NULL}};
     read_label(options, n, settings.label);
-    for (size_t i = 0; i < n; i++) {
-        const openreg_status status = read_option(host, &options[i], &settings);
-        if (status != OPENREG_OK)
-            return status;
-    }
+    for (size_t i = 0; i < n; i++)
+        OPENREG_SIM_RETURN_NOT_OK(read_option(host, &options[i], &settings));
     if (settings.memory == 0)
         settings.memory = default_memory(settings.devices);
     openreg_sim_plan_complete(&settings.plan);
@@ -170,9 +162,7 @@ create_device(openreg_instance instance, int32_t ordinal, uint64_t capacity)
 static openreg_status
 sim_close(openreg_instance instance)
 {
-    /* All workers end before any memory is freed: a peer copy may still use that of another device. */
-    for (int32_t i = 0; i < instance->device_count; i++)
-        openreg_sim_device_await(&instance->devices[i]);
+    openreg_sim_await_all(instance);
     for (int32_t i = 0; i < instance->device_count; i++)
         destroy_device(&instance->devices[i]);
     (void)pthread_mutex_destroy(&instance->pinned_lock);
@@ -187,9 +177,7 @@ static openreg_status
 sim_open(const openreg_host *host, const openreg_option *options, uint32_t n, openreg_instance *out)
 {
     sim_settings settings;
-    openreg_status status = read_options(host, options, n, &settings);
-    if (status != OPENREG_OK)
-        return status;
+    OPENREG_SIM_RETURN_NOT_OK(read_options(host, options, n, &settings));
     openreg_instance instance = calloc(1, sizeof *instance);
     openreg_sim_device *devices = calloc((size_t)settings.devices + 1, sizeof *devices); /* none is a number, too */
     if (instance == NULL || devices == NULL) {
@@ -201,21 +189,17 @@ sim_open(const openreg_host *host, const openreg_option *options, uint32_t n, op
     instance->devices = devices;
     memcpy(instance->label, settings.label, sizeof instance->label);
     (void)pthread_mutex_init(&instance->pinned_lock, NULL);
-    status = openreg_sim_schedule_create(instance, &settings.plan);
-    if (status != OPENREG_OK) {
-        (void)sim_close(instance);
-        return status;
-    }
-    for (int32_t i = 0; i < settings.devices; i++) {
+    openreg_status status = openreg_sim_schedule_create(instance, &settings.plan);
+    for (int32_t i = 0; i < settings.devices && status == OPENREG_OK; i++) {
         status = create_device(instance, i, settings.memory);
-        if (status != OPENREG_OK) {
-            (void)sim_close(instance);
-            return status;
-        }
-        instance->device_count = i + 1;
+        if (status == OPENREG_OK)
+            instance->device_count = i + 1;
     }
-    *out = instance;
-    return OPENREG_OK;
+    if (status == OPENREG_OK)
+        *out = instance;
+    else
+        (void)sim_close(instance);
+    return status;
 }
 
 static openreg_status
@@ -229,20 +213,18 @@ sim_device_count(openreg_instance instance, int32_t *out)
 static void
 fill_info(const char *label, int32_t dev, uint64_t capacity, openreg_device_info *inout)
 {
-    openreg_device_info info;
-    memset(&info, 0, sizeof info);
-    const uint32_t size = inout->struct_size < sizeof info ? inout->struct_size : (uint32_t)sizeof info;
+    const uint32_t size = inout->struct_size < sizeof *inout ? inout->struct_size : (uint32_t)sizeof *inout;
     const int is_mock = strcmp(label, "SIM") != 0;
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    info.struct_size = inout->struct_size;
-    info.total_bytes = capacity;
-    info.min_alignment = (uint64_t)sysconf(_SC_PAGESIZE);
-    info.caps = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED;
-    info.priority_low = 0;
-    info.priority_high = -1;
-    info.multi_processor_count = processors > 0 ? (int32_t)processors : 0;
-    info.capability_major = 1;
-    info.capability_minor = 0;
+    openreg_device_info info = {
+        .struct_size = inout->struct_size,
+        .total_bytes = capacity,
+        .min_alignment = (uint64_t)sysconf(_SC_PAGESIZE),
+        .caps = OPENREG_CAP_HOST_VISIBLE | OPENREG_CAP_FENCED,
+        .priority_high = -1,
+        .multi_processor_count = processors > 0 ? (int32_t)processors : 0,
+        .capability_major = 1,
+    };
     /* A version 8 (vendor-defined) UUID: the same device has the same one in every process. */
     static const unsigned char uuid[16] = {'o', 'p', 'e', 'n', 'r', 'e', 0x80, 'g', 0x80, 's', 'i', 'm', 0, 0, 0, 0};
     memcpy(info.uuid, uuid, sizeof uuid);
@@ -272,9 +254,7 @@ sim_describe(const openreg_host *host, const openreg_option *options, uint32_t n
     if (topology[0] != '\0')
         return openreg_fail(host, OPENREG_E_INVALID, 0, "there is no topology \"%.64s\"; \"\" is the only one",
                             topology);
-    const openreg_status status = read_options(host, options, n, &settings);
-    if (status != OPENREG_OK)
-        return status;
+    OPENREG_SIM_RETURN_NOT_OK(read_options(host, options, n, &settings));
     const int32_t described = settings.devices < capacity ? settings.devices : capacity;
     for (int32_t i = 0; i < described; i++) {
         fill_info(settings.label, i, settings.memory, infos[i]);
@@ -302,7 +282,7 @@ sim_extension(openreg_instance instance, const char *name, uint32_t version)
         .reserve = openreg_sim_reserve,
         .map = openreg_sim_map,
         .unmap = openreg_sim_unmap,
-        .release = openreg_sim_release,
+        .release = openreg_sim_mem_free,
     };
     static const openreg_schedule by_seed = {
         .struct_size = sizeof(openreg_schedule),

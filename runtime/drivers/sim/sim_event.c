@@ -172,12 +172,11 @@ openreg_sim_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver
                             "event_elapsed: the events belong to devices %d and %d, not both to %d", start->device,
                             end->device, dev);
     uint64_t from, to;
-    if (!passed_time(start, &from))
+    const bool has_start = passed_time(start, &from);
+    if (!has_start || !passed_time(end, &to))
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "event_elapsed: the start event is not recorded, or not complete");
-    if (!passed_time(end, &to))
-        return openreg_fail(instance->host, OPENREG_E_INVALID, 0,
-                            "event_elapsed: the end event is not recorded, or not complete");
+                            "event_elapsed: the %s event is not recorded, or not complete",
+                            has_start ? "end" : "start");
     *nanoseconds = (int64_t)(to - from);
     return OPENREG_OK;
 }

@@ -21,9 +21,7 @@ openreg_sim_host_alloc(openreg_instance instance, int32_t dev, const openreg_all
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     (void)dev;
-    const openreg_status fits = openreg_alloc_check(instance->host, info, page);
-    if (fits != OPENREG_OK)
-        return fits;
+    OPENREG_SIM_RETURN_NOT_OK(openreg_alloc_check(instance->host, info, page));
     const uint64_t rounded = info->size <= UINT64_MAX - page ? (info->size + page - 1) / page * page
                                                              : UINT64_MAX / page * page;
     void *start = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -56,9 +54,7 @@ openreg_sim_host_free(openreg_instance instance, int32_t dev, void *ptr)
     if (!found)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "host_free: %p is not pinned memory", ptr);
 
-    /* As for device memory: queued copies may still use it. */
-    for (int32_t i = 0; i < instance->device_count; i++)
-        openreg_sim_device_await(&instance->devices[i]);
+    openreg_sim_await_all(instance);
     (void)pthread_mutex_lock(&instance->pinned_lock);
     openreg_sim_tree_remove(&instance->pinned, &block->node);
     (void)pthread_mutex_unlock(&instance->pinned_lock);

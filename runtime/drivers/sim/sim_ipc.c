@@ -24,19 +24,6 @@ typedef struct sim_handle {
 
 static_assert(sizeof(sim_handle) <= sizeof(openreg_ipc_handle), "the handle is too long");
 
-static openreg_status
-fill_handle(openreg_instance instance, uint32_t kind, int file, uint64_t offset, uint64_t size, void *out)
-{
-    struct stat status;
-    sim_handle handle = {.kind = kind, .process = (int32_t)getpid(), .file = file, .offset = offset, .size = size};
-    if (fstat(file, &status) != 0)
-        return openreg_fail(instance->host, OPENREG_E_INTERNAL, errno, "fstat() failed: %s", strerror(errno));
-    handle.file_device = (uint64_t)status.st_dev;
-    handle.file_inode = (uint64_t)status.st_ino;
-    memcpy(out, &handle, sizeof handle);
-    return OPENREG_OK;
-}
-
 static bool
 is_file_of(const sim_handle *handle, int file, struct stat *status)
 {
@@ -79,13 +66,12 @@ is_in_file(const sim_handle *handle, off_t length)
            handle->size <= end - handle->offset;
 }
 
-/* Opens the file of a handle of that kind. */
 static openreg_status
-open_handle(openreg_instance instance, uint32_t kind, const void *bytes, sim_handle *handle, int *out)
+open_handle(openreg_instance instance, const void *bytes, sim_handle *handle, int *out)
 {
     struct stat status;
     memcpy(handle, bytes, sizeof *handle);
-    if (handle->kind != kind)
+    if (handle->kind != MEMORY_HANDLE)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "invalid handle for simulated devices");
     const int file = open_sealed(handle, &status);
     if (file < 0 && errno != ENOENT && errno != ESTALE)
@@ -121,11 +107,22 @@ memory_export(openreg_instance instance, int32_t dev, void *ptr, const int32_t *
     (void)processes;
     (void)count;
     openreg_sim_device *device = &instance->devices[dev];
+    struct stat status;
     uint64_t offset, size;
     if (!openreg_sim_find_memory(device, ptr, &offset, &size) || size == 0)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "memory_export: %p is not an allocation of device %d",
                             ptr, dev);
-    return fill_handle(instance, MEMORY_HANDLE, device->file, offset, size, out);
+    if (fstat(device->file, &status) != 0)
+        return openreg_fail(instance->host, OPENREG_E_INTERNAL, errno, "fstat() failed: %s", strerror(errno));
+    const sim_handle handle = {.kind = MEMORY_HANDLE,
+                               .process = (int32_t)getpid(),
+                               .file = device->file,
+                               .file_device = (uint64_t)status.st_dev,
+                               .file_inode = (uint64_t)status.st_ino,
+                               .offset = offset,
+                               .size = size};
+    memcpy(out, &handle, sizeof handle);
+    return OPENREG_OK;
 }
 
 static openreg_status
@@ -134,9 +131,8 @@ memory_open(openreg_instance instance, int32_t dev, const void *bytes, void **ou
     sim_handle handle;
     struct stat own;
     int file = -1;
-    openreg_status status = open_handle(instance, MEMORY_HANDLE, bytes, &handle, &file);
-    if (status != OPENREG_OK)
-        return status;
+    OPENREG_SIM_RETURN_NOT_OK(open_handle(instance, bytes, &handle, &file));
+    openreg_status status = OPENREG_OK;
     for (int32_t i = 0; i < instance->device_count && status == OPENREG_OK; i++)
         if (is_file_of(&handle, instance->devices[i].file, &own))
             status = openreg_fail(instance->host, OPENREG_E_INVALID, 0,
@@ -150,9 +146,7 @@ memory_open(openreg_instance instance, int32_t dev, const void *bytes, void **ou
 static openreg_status
 memory_close(openreg_instance instance, int32_t dev, void *ptr)
 {
-    /* Peer copies that use this memory may be queued on any device. */
-    for (int32_t i = 0; i < instance->device_count; i++)
-        openreg_sim_device_await(&instance->devices[i]);
+    openreg_sim_await_all(instance);
     return openreg_sim_unmap_foreign(&instance->devices[dev], ptr);
 }
 

@@ -91,16 +91,13 @@ remove_free(openreg_sim_device *device, openreg_sim_piece *piece)
 static openreg_sim_piece *
 find_free_piece(const openreg_sim_device *device, uint64_t size, uint64_t *start)
 {
-    openreg_sim_piece *piece;
-    if (size >= OPENREG_SIM_LARGE_PAGE) {
-        openreg_sim_node *node = openreg_sim_tree_at_least(device->free_by_aligned_size, size);
-        piece = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_aligned_size);
-    } else {
-        openreg_sim_node *node = openreg_sim_tree_at_least(device->free_by_size, size);
-        piece = OPENREG_SIM_OWNER(node, openreg_sim_piece, by_size);
-    }
+    const bool is_large = size >= OPENREG_SIM_LARGE_PAGE;
+    openreg_sim_node *node = openreg_sim_tree_at_least(is_large ? device->free_by_aligned_size : device->free_by_size,
+                                                       size);
+    openreg_sim_piece *piece = is_large ? OPENREG_SIM_OWNER(node, openreg_sim_piece, by_aligned_size)
+                                        : OPENREG_SIM_OWNER(node, openreg_sim_piece, by_size);
     if (piece != NULL)
-        *start = size >= OPENREG_SIM_LARGE_PAGE ? round_up(piece->offset, OPENREG_SIM_LARGE_PAGE) : piece->offset;
+        *start = is_large ? round_up(piece->offset, OPENREG_SIM_LARGE_PAGE) : piece->offset;
     return piece;
 }
 
@@ -173,47 +170,65 @@ find_used_piece(const openreg_sim_device *device, const void *ptr, bool is_forei
 
 /* ---------------------------------------------------------------------------------------------------------- memory */
 
-/* Maps the file twice over `span` bytes, both at multiples of the large page. Returns 0 or an errno. A core dump leaves
- * them out: it would be as large as the address space that a device reserves. */
+/* Maps [offset, offset + size) of a file at both addresses, replacing their mapping. 0 or an errno; then the
+ * addresses may be left without a file and must not be used. A core dump leaves them out: it would be as large as the
+ * address space that a device reserves. */
+static int
+map_window(char *base, char *alias, int file, uint64_t offset, uint64_t size)
+{
+    char *const at[2] = {base, alias};
+    const int protections[2] = {PROT_NONE, PROT_READ | PROT_WRITE};
+    for (int i = 0; i < 2; i++)
+        if (mmap(at[i], size, protections[i], MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, (off_t)offset) ==
+                MAP_FAILED ||
+            madvise(at[i], size, MADV_DONTFORK) != 0 || madvise(at[i], size, MADV_DONTDUMP) != 0)
+            return errno;
+    return 0;
+}
+
+/* `span` bytes of addresses from a large page on: segments then start at large pages, which lets the kernel use them
+ * and keeps the runtime's address map one segment an entry. NULL and errno: there are none. */
+static char *
+reserve_addresses(uint64_t span)
+{
+    const uint64_t room = span + OPENREG_SIM_LARGE_PAGE; /* to align */
+    char *reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED)
+        return NULL;
+    char *start = (char *)round_up((uintptr_t)reserved, OPENREG_SIM_LARGE_PAGE);
+    const uint64_t before = (uint64_t)(start - reserved), after = room - before - span;
+    if (before > 0)
+        (void)munmap(reserved, before);
+    if (after > 0)
+        (void)munmap(start + span, after);
+    return start;
+}
+
+static void
+unmap_twice(openreg_sim_device *device)
+{
+    if (device->base != NULL)
+        (void)munmap(device->base, device->span);
+    if (device->alias != NULL)
+        (void)munmap(device->alias, device->span);
+    device->base = device->alias = NULL;
+}
+
+/* Maps the file twice over `span` bytes. 0 or an errno. */
 static int
 map_twice(openreg_sim_device *device, uint64_t span)
 {
-    const int protections[2] = {PROT_NONE, PROT_READ | PROT_WRITE};
-    char *mapped[2] = {NULL, NULL};
     if (ftruncate(device->file, (off_t)span) != 0)
         return errno;
-    for (int i = 0; i < 2; i++) {
-        /* Reserve with room to align, then replace the aligned part: segments then start at large pages, which lets
-         * the kernel use them and keeps the runtime's address map one segment an entry. */
-        const uint64_t room = span + OPENREG_SIM_LARGE_PAGE;
-        char *reserved = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (reserved == MAP_FAILED) {
-            const int error = errno;
-            if (i == 1)
-                (void)munmap(mapped[0], span);
-            return error;
-        }
-        char *start = (char *)round_up((uintptr_t)reserved, OPENREG_SIM_LARGE_PAGE);
-        const uint64_t before = (uint64_t)(start - reserved), after = room - before - span;
-        if (before > 0)
-            (void)munmap(reserved, before);
-        if (after > 0)
-            (void)munmap(start + span, after);
-        if (mmap(start, span, protections[i], MAP_SHARED | MAP_NORESERVE | MAP_FIXED, device->file, 0) == MAP_FAILED ||
-            madvise(start, span, MADV_DONTFORK) != 0 || madvise(start, span, MADV_DONTDUMP) != 0) {
-            const int error = errno;
-            (void)munmap(start, span);
-            if (i == 1)
-                (void)munmap(mapped[0], span);
-            return error;
-        }
-        mapped[i] = start;
-    }
-    device->base = mapped[0];
-    device->alias = mapped[1];
-    device->alias_distance = (ptrdiff_t)((uintptr_t)mapped[1] - (uintptr_t)mapped[0]);
     device->span = span;
-    return 0;
+    device->base = reserve_addresses(span);
+    device->alias = device->base != NULL ? reserve_addresses(span) : NULL;
+    const int error = device->alias == NULL ? errno : map_window(device->base, device->alias, device->file, 0, span);
+    if (error != 0)
+        unmap_twice(device);
+    else
+        device->alias_distance = (ptrdiff_t)((uintptr_t)device->alias - (uintptr_t)device->base);
+    return error;
 }
 
 openreg_status
@@ -253,10 +268,7 @@ openreg_sim_memory_create(openreg_sim_device *device)
 void
 openreg_sim_memory_destroy(openreg_sim_device *device)
 {
-    if (device->base != NULL)
-        (void)munmap(device->base, device->span);
-    if (device->alias != NULL)
-        (void)munmap(device->alias, device->span);
+    unmap_twice(device);
     if (device->file >= 0)
         (void)close(device->file);
     while (device->pieces != NULL) {
@@ -267,7 +279,6 @@ openreg_sim_memory_destroy(openreg_sim_device *device)
     }
     while (device->spares != NULL)
         free(take_spare(device));
-    device->base = device->alias = NULL;
     device->file = -1;
 }
 
@@ -275,9 +286,7 @@ openreg_status
 openreg_sim_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_info *info, void **out)
 {
     openreg_sim_device *device = &instance->devices[dev];
-    const openreg_status fits = openreg_alloc_check(instance->host, info, page_size());
-    if (fits != OPENREG_OK)
-        return fits;
+    OPENREG_SIM_RETURN_NOT_OK(openreg_alloc_check(instance->host, info, page_size()));
     (void)pthread_mutex_lock(&device->memory_lock);
     const uint64_t unused = device->capacity - device->used_bytes;
     /* Compared before rounding, which could overflow. */
@@ -316,9 +325,7 @@ openreg_sim_mem_free(openreg_instance instance, int32_t dev, void *ptr)
         return openreg_fail(instance->host, OPENREG_E_INVALID, 0, "mem_free: %p is not an allocation of device %d", ptr,
                             dev);
 
-    /* Peer copies that use this memory may be queued on any device. */
-    for (int32_t i = 0; i < instance->device_count; i++)
-        openreg_sim_device_await(&instance->devices[i]);
+    openreg_sim_await_all(instance);
     /* Frees the pages. If the kernel refuses, the piece stays usable all the same. */
     (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
 
@@ -350,19 +357,11 @@ openreg_sim_find_memory(openreg_sim_device *device, const void *ptr, uint64_t *o
     return piece != NULL;
 }
 
-/* Maps [offset, offset + size) of a file at `start` of the device's addresses, replacing their mapping. 0 or an errno;
- * then the addresses may be left without the device's file and must not be used. */
+/* Shows a file's bytes at `start` of the device's addresses. */
 static int
-map_window(openreg_sim_device *device, uint64_t start, int file, uint64_t offset, uint64_t size)
+show(openreg_sim_device *device, uint64_t start, int file, uint64_t offset, uint64_t size)
 {
-    char *const at[2] = {device->base + start, device->alias + start};
-    const int protections[2] = {PROT_NONE, PROT_READ | PROT_WRITE};
-    for (int i = 0; i < 2; i++)
-        if (mmap(at[i], size, protections[i], MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, (off_t)offset) ==
-                MAP_FAILED ||
-            madvise(at[i], size, MADV_DONTFORK) != 0 || madvise(at[i], size, MADV_DONTDUMP) != 0)
-            return errno;
-    return 0;
+    return map_window(device->base + start, device->alias + start, file, offset, size);
 }
 
 openreg_status
@@ -375,8 +374,8 @@ openreg_sim_map_foreign(openreg_sim_device *device, int file, uint64_t offset, u
     openreg_sim_piece *piece = reserve_spares(device) ? find_free_piece(device, size, &start) : NULL;
     if (piece != NULL) {
         cut_piece(device, piece, start, size)->is_foreign = true;
-        error = map_window(device, start, file, offset, size);
-        if (error != 0 && map_window(device, start, device->file, start, size) == 0)
+        error = show(device, start, file, offset, size);
+        if (error != 0 && show(device, start, device->file, start, size) == 0)
             give_piece(device, piece);
     }
     (void)pthread_mutex_unlock(&device->memory_lock);
@@ -396,7 +395,7 @@ openreg_sim_unmap_foreign(openreg_sim_device *device, void *ptr)
     openreg_sim_piece *piece = find_used_piece(device, ptr, true);
     const bool found = piece != NULL;
     /* If the kernel refuses, the addresses are lost until close(). */
-    if (found && map_window(device, piece->offset, device->file, piece->offset, piece->size) == 0)
+    if (found && show(device, piece->offset, device->file, piece->offset, piece->size) == 0)
         give_piece(device, piece);
     (void)pthread_mutex_unlock(&device->memory_lock);
     if (!found)
@@ -502,19 +501,12 @@ openreg_sim_unmap(openreg_instance instance, int32_t dev, void *ptr, uint64_t of
     (void)pthread_mutex_unlock(&device->memory_lock);
     if (piece == NULL)
         return OPENREG_E_INVALID;
-    for (int32_t i = 0; i < instance->device_count; i++)
-        openreg_sim_device_await(&instance->devices[i]);
+    openreg_sim_await_all(instance);
     (void)fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)size);
     (void)pthread_mutex_lock(&device->memory_lock);
     set_mapped(device, piece, offset, size, false);
     (void)pthread_mutex_unlock(&device->memory_lock);
     return OPENREG_OK;
-}
-
-openreg_status
-openreg_sim_release(openreg_instance instance, int32_t dev, void *ptr)
-{
-    return openreg_sim_mem_free(instance, dev, ptr);
 }
 
 openreg_status

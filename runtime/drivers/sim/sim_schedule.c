@@ -7,7 +7,6 @@
 #include "sim_schedule.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,43 +54,33 @@ happens(openreg_sim_schedule *schedule, uint64_t n)
 
 /* --------------------------------------------------------------------------------------------------------- options */
 
-static bool
-read_number(const char *text, uint64_t most, uint64_t *out)
-{
-    uint64_t value = 0;
-    for (const char *at = text; *at != '\0' || at == text; at++) {
-        if (*at < '0' || *at > '9' || value > (most - (uint64_t)(*at - '0')) / 10)
-            return false;
-        value = value * 10 + (uint64_t)(*at - '0');
-    }
-    *out = value;
-    return true;
-}
-
 bool
 openreg_sim_plan_read(openreg_sim_plan *plan, const openreg_option *option, const char **expected)
 {
     static const char *const orders[] = {"", "random", "pct", "latest"};
+    const char *const value = option->value;
     uint64_t number = 0;
-    if (strcmp(option->key, "seed") == 0 && option->value[0] != '\0') {
+    if (value[0] == '\0')
+        return true;
+    if (strcmp(option->key, "seed") == 0) {
         *expected = "an integer from 0 to 2^63 - 1";
-        plan->is_on = read_number(option->value, INT64_MAX, &plan->seed);
+        plan->is_on = openreg_sim_read_number(value, INT64_MAX, NULL, &plan->seed);
         return plan->is_on;
     }
-    if (strcmp(option->key, "switches") == 0 && option->value[0] != '\0') {
+    if (strcmp(option->key, "switches") == 0) {
         *expected = "an integer from 0 on";
-        if (!read_number(option->value, INT64_MAX, &number))
+        if (!openreg_sim_read_number(value, INT64_MAX, NULL, &number))
             return false;
         plan->switches = (int64_t)number;
-    } else if (strcmp(option->key, "schedule") == 0 && option->value[0] != '\0') {
+    } else if (strcmp(option->key, "schedule") == 0) {
         *expected = "random, pct or latest";
         plan->order = OPENREG_SIM_ORDER_BY_SEED;
         for (int i = OPENREG_SIM_RANDOM; i <= OPENREG_SIM_LATEST; i++)
-            if (strcmp(option->value, orders[i]) == 0)
+            if (strcmp(value, orders[i]) == 0)
                 plan->order = (openreg_sim_order)i;
         return plan->order != OPENREG_SIM_ORDER_BY_SEED;
-    } else if (strcmp(option->key, "schedule_log") == 0 && option->value[0] != '\0') {
-        plan->log = option->value;
+    } else if (strcmp(option->key, "schedule_log") == 0) {
+        plan->log = value;
     }
     return true;
 }
@@ -159,29 +148,18 @@ openreg_sim_schedule_destroy(openreg_instance instance)
 
 /* ----------------------------------------------------------------------------------------------------- the log */
 
+/* Poison is not logged. */
 static void
 describe(char *out, size_t size, const openreg_sim_task *task)
 {
-    switch (task->kind) {
-    case OPENREG_SIM_COPY:
-        (void)snprintf(out, size, "copy of %llu bytes", (unsigned long long)task->amount);
-        return;
-    case OPENREG_SIM_FILL:
-        (void)snprintf(out, size, "fill of %llu bytes", (unsigned long long)task->amount);
-        return;
-    case OPENREG_SIM_RECORD:
-        (void)snprintf(out, size, "event");
-        return;
-    case OPENREG_SIM_WAIT:
+    if (task->kind == OPENREG_SIM_COPY || task->kind == OPENREG_SIM_FILL)
+        (void)snprintf(out, size, "%s of %llu bytes", task->kind == OPENREG_SIM_COPY ? "copy" : "fill",
+                       (unsigned long long)task->amount);
+    else if (task->kind == OPENREG_SIM_WAIT)
         (void)snprintf(out, size, "wait for device %d stream %u task %llu", task->awaited->device->ordinal,
                        task->awaited->number, (unsigned long long)task->amount);
-        return;
-    case OPENREG_SIM_HOST_FUNC:
-        (void)snprintf(out, size, "function of the host");
-        return;
-    case OPENREG_SIM_POISON: /* not logged */
-        return;
-    }
+    else
+        (void)snprintf(out, size, task->kind == OPENREG_SIM_RECORD ? "event" : "function of the host");
 }
 
 /* Without an address or a time of this machine: equal runs have equal lines. */
@@ -275,13 +253,9 @@ helper_main(void *argument)
 static openreg_status
 start_helper(openreg_sim_schedule *schedule, const openreg_sim_device *device)
 {
-    sigset_t all, before;
     if (schedule->has_helper)
         return OPENREG_OK;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&schedule->helper, NULL, helper_main, schedule);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = openreg_sim_start_thread(&schedule->helper, helper_main, schedule);
     if (error != 0)
         return openreg_fail(device->instance->host, OPENREG_E_NOMEM, error,
                             "no thread for functions of the host of device %d: %s", device->ordinal, strerror(error));
@@ -339,20 +313,13 @@ needed_by(openreg_driver_stream stream)
     return stream;
 }
 
-/* Lowers the stream's priority at the steps that the seed has chosen. */
-static void
-change_priority(openreg_sim_schedule *schedule, openreg_driver_stream stream)
-{
-    for (int i = 0; i < CHANGES; i++)
-        if (schedule->changes[i] == schedule->steps)
-            stream->drawn_priority = --schedule->lowest;
-}
-
 /* Runs the stream's first task, which is ready. */
 static void
 run_first(openreg_sim_schedule *schedule, openreg_driver_stream stream)
 {
-    change_priority(schedule, stream);
+    for (int i = 0; i < CHANGES; i++) /* at the steps that the seed has chosen the priority becomes the lowest */
+        if (schedule->changes[i] == schedule->steps)
+            stream->drawn_priority = --schedule->lowest;
     const uint64_t position = atomic_load_explicit(&stream->completed, memory_order_relaxed) + 1;
     openreg_sim_task task = openreg_sim_stream_pop(stream);
     note(schedule, "step", ++schedule->steps, stream, position, &task);
@@ -425,14 +392,9 @@ run_up_to(openreg_sim_schedule *schedule, openreg_driver_stream stream, uint64_t
 static bool
 puts_off(openreg_sim_schedule *schedule, openreg_driver_stream stream)
 {
-    switch (schedule->order) {
-    case OPENREG_SIM_RANDOM:
+    if (schedule->order == OPENREG_SIM_RANDOM)
         return happens(schedule, QUARTERS(3));
-    case OPENREG_SIM_PCT:
-        return stream->drawn_priority < schedule->host_priority;
-    default:
-        return true;
-    }
+    return schedule->order != OPENREG_SIM_PCT || stream->drawn_priority < schedule->host_priority;
 }
 
 /* At calls: with `random`, runs some ready tasks; with `pct`, those more urgent than the host. */
@@ -535,14 +497,4 @@ openreg_sim_schedule_look(openreg_driver_stream stream)
         }
     }
     (void)pthread_mutex_unlock(&schedule->lock);
-}
-
-uint64_t
-openreg_sim_schedule_now(openreg_instance instance)
-{
-    openreg_sim_schedule *schedule = instance->schedule;
-    (void)pthread_mutex_lock(&schedule->lock);
-    const uint64_t now = schedule->clock;
-    (void)pthread_mutex_unlock(&schedule->lock);
-    return now;
 }

@@ -32,6 +32,9 @@ typedef struct openreg_sim_plan {
 
 /* Reads an option, if it is one of these. False: the value is invalid, and `*expected` names the valid ones. */
 bool openreg_sim_plan_read(openreg_sim_plan *plan, const openreg_option *option, const char **expected);
+/* Reads decimal digits up to *end or, if that is NULL, to the end of the text. False: there are none, or the number
+ * is greater. */
+bool openreg_sim_read_number(const char *text, uint64_t most, const char **end, uint64_t *out);
 /* Completes the plan once all options are read. */
 void openreg_sim_plan_complete(openreg_sim_plan *plan);
 
@@ -47,8 +50,6 @@ openreg_status openreg_sim_schedule_submit(openreg_driver_stream stream, const o
 void openreg_sim_schedule_await(openreg_driver_stream stream, uint64_t position);
 /* A call queries a stream: time advances, and a ready task may run, so that a polling caller finds the end. */
 void openreg_sim_schedule_look(openreg_driver_stream stream);
-/* The current time on the virtual clock. */
-uint64_t openreg_sim_schedule_now(openreg_instance instance);
 /* Fills new device or pinned memory with bytes that the seed chooses. No effect without a seed. */
 void openreg_sim_schedule_poison(openreg_instance instance, void *memory, uint64_t size);
 /* The same for device memory that the program has freed, as early as its stream allows: now, or right behind the queued

@@ -52,20 +52,6 @@ reserve_slot(openreg_driver_stream stream)
     return true;
 }
 
-static openreg_status
-no_room(openreg_driver_stream stream)
-{
-    return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, 0,
-                        "no host memory for the queue of a stream of device %d", stream->device->ordinal);
-}
-
-static void
-push_task(openreg_driver_stream stream, const openreg_sim_task *task)
-{
-    stream->last->tasks[stream->tail++] = *task;
-    stream->task_count++;
-}
-
 /* There is one. At most one used chunk is kept for the next tasks; the rest of a long queue's memory is freed. */
 openreg_sim_task
 openreg_sim_stream_pop(openreg_driver_stream stream)
@@ -90,8 +76,10 @@ openreg_status
 openreg_sim_stream_push(openreg_driver_stream stream, const openreg_sim_task *task)
 {
     if (!reserve_slot(stream))
-        return no_room(stream);
-    push_task(stream, task);
+        return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, 0,
+                            "no host memory for the queue of a stream of device %d", stream->device->ordinal);
+    stream->last->tasks[stream->tail++] = *task;
+    stream->task_count++;
     (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
     return OPENREG_OK;
 }
@@ -101,17 +89,6 @@ static bool
 is_scheduled(openreg_driver_stream stream)
 {
     return stream->device->instance->schedule != NULL;
-}
-
-static void
-free_chunks(openreg_driver_stream stream)
-{
-    free(stream->spare);
-    while (stream->first != NULL) {
-        openreg_sim_chunk *chunk = stream->first;
-        stream->first = chunk->next;
-        free(chunk);
-    }
 }
 
 /* ------------------------------------------------------------------------------------------------------- lifetime */
@@ -151,7 +128,12 @@ openreg_sim_stream_release(openreg_driver_stream stream)
     (void)pthread_cond_destroy(&stream->progress);
     (void)pthread_cond_destroy(&stream->work);
     (void)pthread_mutex_destroy(&stream->lock);
-    free_chunks(stream);
+    free(stream->spare);
+    while (stream->first != NULL) {
+        openreg_sim_chunk *chunk = stream->first;
+        stream->first = chunk->next;
+        free(chunk);
+    }
     free(stream);
 }
 
@@ -296,16 +278,22 @@ worker_main(void *argument)
     return NULL;
 }
 
+int
+openreg_sim_start_thread(pthread_t *thread, void *(*body)(void *argument), void *argument)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(thread, NULL, body, argument);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
 /* The stream's lock is held. */
 static openreg_status
 start_worker(openreg_driver_stream stream)
 {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    /* The worker inherits a full mask: no signal handler of the program ever runs on it. */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&stream->worker, NULL, worker_main, stream);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = openreg_sim_start_thread(&stream->worker, worker_main, stream);
     if (error != 0)
         return openreg_fail(stream->device->instance->host, OPENREG_E_NOMEM, error,
                             "no worker thread for a stream of device %d: %s", stream->device->ordinal, strerror(error));
@@ -320,19 +308,13 @@ start_worker(openreg_driver_stream stream)
 static openreg_status
 submit_locked(openreg_driver_stream stream, const openreg_sim_task *task)
 {
-    if (!reserve_slot(stream))
-        return no_room(stream);
     const bool is_parked = task->kind == OPENREG_SIM_WAIT && stream->task_count < MOST_PARKED &&
                            (atomic_load_explicit(&stream->is_parked, memory_order_relaxed) ||
                             openreg_sim_stream_passed(stream, queued_of(stream)));
-    if (!is_parked && !stream->has_worker) {
-        const openreg_status status = start_worker(stream);
-        if (status != OPENREG_OK)
-            return status;
-    }
-    push_task(stream, task);
+    if (!is_parked && !stream->has_worker)
+        OPENREG_SIM_RETURN_NOT_OK(start_worker(stream));
+    OPENREG_SIM_RETURN_NOT_OK(openreg_sim_stream_push(stream, task));
     atomic_store_explicit(&stream->is_parked, is_parked, memory_order_relaxed);
-    (void)atomic_fetch_add_explicit(&stream->queued, 1, memory_order_release);
     if (!is_parked && stream->worker_idle)
         (void)pthread_cond_signal(&stream->work);
     return OPENREG_OK;
@@ -349,20 +331,16 @@ openreg_sim_stream_submit(openreg_driver_stream stream, const openreg_sim_task *
     return status;
 }
 
-/* Only a timed record takes a place in the queue. */
+/* Queues a timed record, with `submit`. */
 static openreg_status
-mark_scheduled(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position)
+queue_record(openreg_driver_stream stream, openreg_sim_record *record,
+             openreg_status (*submit)(openreg_driver_stream stream, const openreg_sim_task *task))
 {
     const openreg_sim_task task = {.kind = OPENREG_SIM_RECORD, .record = record};
-    openreg_status status = OPENREG_OK;
-    if (record != NULL) {
-        (void)atomic_fetch_add_explicit(&record->references, 1, memory_order_relaxed);
-        status = openreg_sim_stream_submit(stream, &task);
-        if (status != OPENREG_OK)
-            (void)atomic_fetch_sub_explicit(&record->references, 1, memory_order_relaxed);
-    }
-    if (status == OPENREG_OK)
-        *position = queued_of(stream);
+    (void)atomic_fetch_add_explicit(&record->references, 1, memory_order_relaxed);
+    const openreg_status status = submit(stream, &task);
+    if (status != OPENREG_OK)
+        (void)atomic_fetch_sub_explicit(&record->references, 1, memory_order_relaxed);
     return status;
 }
 
@@ -370,21 +348,18 @@ openreg_status
 openreg_sim_stream_mark(openreg_driver_stream stream, openreg_sim_record *record, uint64_t *position)
 {
     openreg_status status = OPENREG_OK;
-    if (is_scheduled(stream))
-        return mark_scheduled(stream, record, position);
-    (void)pthread_mutex_lock(&stream->lock);
-    if (record != NULL) {
-        if (openreg_sim_stream_passed(stream, queued_of(stream))) {
-            /* Nothing is queued: the record is complete now, and needs no worker. */
-            atomic_store_explicit(&record->nanoseconds, openreg_sim_now(), memory_order_relaxed);
-        } else {
-            const openreg_sim_task task = {.kind = OPENREG_SIM_RECORD, .record = record};
-            (void)atomic_fetch_add_explicit(&record->references, 1, memory_order_relaxed);
-            status = submit_locked(stream, &task);
-            if (status != OPENREG_OK)
-                (void)atomic_fetch_sub_explicit(&record->references, 1, memory_order_relaxed);
-        }
+    if (is_scheduled(stream)) {
+        if (record != NULL) /* others take no place in the queue */
+            OPENREG_SIM_RETURN_NOT_OK(queue_record(stream, record, openreg_sim_schedule_submit));
+        *position = queued_of(stream);
+        return OPENREG_OK;
     }
+    (void)pthread_mutex_lock(&stream->lock);
+    if (record != NULL && openreg_sim_stream_passed(stream, queued_of(stream)))
+        /* Nothing is queued: the record is complete now, and needs no worker. */
+        atomic_store_explicit(&record->nanoseconds, openreg_sim_now(), memory_order_relaxed);
+    else if (record != NULL)
+        status = queue_record(stream, record, submit_locked);
     if (status == OPENREG_OK)
         *position = queued_of(stream);
     (void)pthread_mutex_unlock(&stream->lock);
@@ -488,6 +463,13 @@ openreg_sim_device_await(openreg_sim_device *device)
         (void)pthread_mutex_lock(&device->list_lock);
         at = held->next;
     }
+}
+
+void
+openreg_sim_await_all(openreg_instance instance)
+{
+    for (int32_t i = 0; i < instance->device_count; i++)
+        openreg_sim_device_await(&instance->devices[i]);
 }
 
 openreg_status

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* sim_tree.c: ordered trees of pieces of memory (sim_tree.h). */
-#define _GNU_SOURCE
 #include "sim_tree.h"
 
 #include <stdbool.h>

@@ -209,11 +209,7 @@ read_decimal(const reader *in, char suffix, int64_t most, int64_t *thousandths)
         return 0;
     memcpy(text, in->now.text, length - 1);
     text[length - 1] = '\0';
-    int64_t value = 0;
-    if (!openreg_seconds_read(text, &value) || value > most * 1000)
-        return 0;
-    *thousandths = value;
-    return 1;
+    return openreg_seconds_read(text, thousandths) && *thousandths <= most * 1000;
 }
 
 /* ------------------------------------------------------------------------------------------------------- the items */
@@ -285,9 +281,7 @@ read_fault(reader *in, openreg_fault *fault)
     if (!read_rank(in, fault) || !read_device(in, fault))
         return 0;
     (void)accept_kind(in, fault);
-    if (!read_action(in, fault, &which))
-        return 0;
-    if (!read_trigger(in, fault))
+    if (!read_action(in, fault, &which) || !read_trigger(in, fault))
         return 0;
     if (fault->calls == 0)
         fault->calls = actions[which].standard;
@@ -326,8 +320,6 @@ read_item(reader *in, openreg_fault_plan *plan)
 int
 openreg_fault_plan_read(const char *text, openreg_fault_plan *plan, char *why, size_t size)
 {
-    *plan = (openreg_fault_plan){NULL, 0, 0, 0};
-    why[0] = '\0';
     while (*text != '\0') {
         const size_t length = strcspn(text, ";");
         reader in = {.at = text, .end = text + length, .item = text, .item_length = length, .why = why, .size = size};
@@ -337,11 +329,4 @@ openreg_fault_plan_read(const char *text, openreg_fault_plan *plan, char *why, s
         text += length + (text[length] == ';');
     }
     return 1;
-}
-
-void
-openreg_fault_plan_free(openreg_fault_plan *plan)
-{
-    free(plan->items);
-    *plan = (openreg_fault_plan){NULL, 0, 0, 0};
 }

@@ -3,7 +3,6 @@
 #ifndef OPENREG_SRC_FAULT_PLAN_H
 #define OPENREG_SRC_FAULT_PLAN_H
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,7 +40,7 @@ typedef struct openreg_fault {
     double factor;                      /* SLOW */
     char name[OPENREG_FAULT_NAME_SIZE]; /* of an operator; "": all */
     char text[OPENREG_FAULT_TEXT_SIZE]; /* as it was written, cut */
-    atomic_ullong seen;                 /* counted calls */
+    uint64_t seen;                      /* counted calls */
 } openreg_fault;
 
 typedef struct openreg_fault_plan {
@@ -51,9 +50,9 @@ typedef struct openreg_fault_plan {
     uint64_t seed;
 } openreg_fault_plan;
 
-/* Reads a plan. Only white space and ";" is a plan without faults. 0: invalid, and `why` names the wrong word and the valid
- * ones; or host memory is short, and `why` is empty. The plan must be freed in both cases. */
+/* Reads a plan into one that is all zero. Only white space and ";" is a plan without faults. 0: invalid, and `why`
+ * names the wrong word and the valid ones; or host memory is short, and `why` is unchanged. `items` must be freed in
+ * all cases. */
 int openreg_fault_plan_read(const char *text, openreg_fault_plan *plan, char *why, size_t size);
-void openreg_fault_plan_free(openreg_fault_plan *plan);
 
 #endif

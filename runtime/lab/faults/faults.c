@@ -17,7 +17,9 @@
 #include "base/lock.h"
 #include "base/parse.h"
 #include "base/text.h"
+#include "device/lab_access.h"
 #include "driver/host_errors.h"
+#include "recorder/recorder.h"
 
 struct openreg_faults_s {
     openreg_fault_plan plan;
@@ -53,17 +55,11 @@ draw(uint64_t seed, size_t item, uint64_t count)
 static int
 hits(const openreg_fault *fault, uint64_t count, uint64_t drawn)
 {
-    switch (fault->trigger) {
-    case OPENREG_FAULT_AT:
+    if (fault->trigger == OPENREG_FAULT_AT)
         return count == fault->number;
-    case OPENREG_FAULT_AFTER:
+    if (fault->trigger == OPENREG_FAULT_AFTER)
         return count > fault->number;
-    case OPENREG_FAULT_CHANCE:
-        return (drawn >> 32) < fault->number;
-    case OPENREG_FAULT_ALWAYS:
-        break;
-    }
-    return 1;
+    return fault->trigger != OPENREG_FAULT_CHANCE || (drawn >> 32) < fault->number;
 }
 
 /* Read at each call: a program may set it after its start. */
@@ -135,13 +131,12 @@ act(openreg_faults from, const openreg_fault *fault, const openreg_fault_site *s
     openreg_text_copy(out->text, sizeof out->text, text);
 }
 
-int
+void
 openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
 {
-    int is_hit = 0;
     *out = (openreg_fault_verdict){.status = OPENREG_OK, .factor = 1};
     if (!atomic_load_explicit(&has_plans, memory_order_relaxed)) /* only the flight recorder uses the layer */
-        return 0;
+        return;
     openreg_lock_acquire(&lock);
     for (openreg_faults from = plans; from != NULL; from = from->next) {
         if (from->driver != NULL && from->driver != site->driver)
@@ -150,12 +145,11 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
             openreg_fault *const fault = &from->plan.items[i];
             if (!concerns(fault, site))
                 continue;
-            const uint64_t count = atomic_fetch_add_explicit(&fault->seen, 1, memory_order_relaxed) + 1;
+            const uint64_t count = ++fault->seen;
             const uint64_t drawn = draw(from->plan.seed, i, count);
             if (!hits(fault, count, drawn))
                 continue;
             from->hits++;
-            is_hit = 1;
             act(from, fault, site, count, drawn, out);
         }
     }
@@ -163,7 +157,6 @@ openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out)
     struct timespec left = {out->milliseconds / 1000, out->milliseconds % 1000 * 1000000L};
     while (out->milliseconds > 0 && nanosleep(&left, &left) != 0) {
     }
-    return is_hit;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ plans */
@@ -173,14 +166,14 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
 {
     char why[640];
     openreg_faults const faults = calloc(1, sizeof *faults);
-    if (faults == NULL)
-        return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults");
-    if (!openreg_fault_plan_read(plan, &faults->plan, why, sizeof why)) {
-        openreg_fault_plan_free(&faults->plan);
+    why[0] = '\0';
+    if (faults == NULL || !openreg_fault_plan_read(plan, &faults->plan, why, sizeof why)) {
+        if (faults != NULL)
+            free(faults->plan.items);
         free(faults);
-        if (why[0] == '\0')
-            return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults");
-        return openreg_error_set(OPENREG_E_INVALID, call, "%s is not a valid fault plan: %s", what, why);
+        return why[0] == '\0'
+                   ? openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for a plan of faults")
+                   : openreg_error_set(OPENREG_E_INVALID, call, "%s is not a valid fault plan: %s", what, why);
     }
     const char *const seed = faults->plan.has_seed ? NULL : openreg_variable("OPENREG_SIM_SEED");
     int64_t value = 0;
@@ -197,8 +190,17 @@ openreg_faults_add(const char *call, const char *what, const char *plan, const v
     return OPENREG_OK;
 }
 
+openreg_status
+openreg_lab_faults_begin(const char *plan, openreg_faults *out)
+{
+    static const char call[] = "openreg_faults_begin";
+    if (plan == NULL || out == NULL)
+        return openreg_error_set(OPENREG_E_INVALID, call, "plan and out must not be NULL");
+    return openreg_faults_add(call, "the text", plan, NULL, out);
+}
+
 void
-openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES])
+openreg_lab_faults_end(openreg_faults faults)
 {
     if (faults == NULL)
         return;
@@ -211,11 +213,11 @@ openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_D
     atomic_store_explicit(&has_plans, plans != NULL, memory_order_relaxed);
     if (plans == NULL)
         openreg_fault_layer_switch(0);
-    for (int i = 0; i < OPENREG_MAX_DEVICES; ++i)
-        if (faults->lost[i])
-            devices[i] = 1;
     openreg_lock_release(&lock);
-    openreg_fault_plan_free(&faults->plan);
+    for (int32_t i = 0; i < OPENREG_MAX_DEVICES; ++i)
+        if (faults->lost[i])
+            openreg_lab_heal(i);
+    free(faults->plan.items);
     free(faults);
 }
 
@@ -228,4 +230,32 @@ openreg_lab_faults_hits(openreg_faults faults)
     const uint64_t count = faults->hits;
     openreg_lock_release(&lock);
     return count;
+}
+
+/* ------------------------------------------------------------------------------------- calls that reach no driver */
+
+int32_t
+openreg_lab_faults_of_collective(int32_t device)
+{
+    static const char call[] = "openreg_faults_of_collective";
+    if (device >= 0) /* of the CPU's tensors it is nothing of a device */
+        openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_COLLECTIVE, call, "", device, NULL, 0), OPENREG_OK);
+    const openreg_fault_site site = {openreg_lab_driver_of(device), device, OPENREG_CALL_COLLECTIVE, NULL, NULL};
+    openreg_fault_verdict verdict;
+    openreg_faults_ask(&site, &verdict);
+    return verdict.peer;
+}
+
+/* The recorder gets it at its end, as its begin is not known. */
+void
+openreg_lab_operator_ended(int32_t device, openreg_stream stream, const char *name)
+{
+    const void *driver = NULL;
+    openreg_driver_stream handle = NULL;
+    openreg_fault_verdict verdict;
+    if (!openreg_is_instrumented() || name == NULL || !openreg_lab_stream_of(device, stream, &driver, &handle))
+        return;
+    openreg_recorder_end(openreg_recorder_begin(OPENREG_CALL_OPERATOR, "", name, device, handle, 0), OPENREG_OK);
+    const openreg_fault_site site = {driver, device, OPENREG_CALL_OPERATOR, handle, name};
+    openreg_faults_ask(&site, &verdict);
 }

@@ -31,21 +31,19 @@ typedef struct openreg_fault_verdict {
     char text[OPENREG_FAULT_TEXT_SIZE + 96];
 } openreg_fault_verdict;
 
-/* Counts the call in every plan. 1: a fault hits it. Logs nothing: callers may hold locks. Waits, or ends the process, at
- * calls alone around which none is held. */
-int openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
+/* Counts the call in every plan. Logs nothing: callers may hold locks. Waits, or ends the process, at calls alone
+ * around which none is held. */
+void openreg_faults_ask(const openreg_fault_site *site, openreg_fault_verdict *out);
 
 /* Begins a plan for the devices of one driver, or with NULL of all. Errors: as openreg_faults_begin(); the text of
  * OPENREG_E_INVALID names `what`, the variable or function with the plan. */
 openreg_status openreg_faults_add(const char *call, const char *what, const char *plan, const void *driver,
                                   openreg_faults *out);
-/* Ends it; sets devices[i] to 1 if it has lost openreg:i, and leaves the others unchanged. NULL is accepted. */
-void openreg_faults_remove(openreg_faults faults, unsigned char devices[OPENREG_MAX_DEVICES]);
 
 /* Attaches the layer to all drivers, with the observer of other events, or removes both; call_layer.c. Any thread. */
 void openreg_fault_layer_switch(int on);
 
-/* Counts one operator that has ended on the stream, or a collective; fault_calls.c. As in openreg/faults.h. */
+/* Counts one operator that has ended on the stream, or a collective. As in openreg/faults.h. */
 openreg_status openreg_lab_faults_begin(const char *plan, openreg_faults *out);
 void openreg_lab_faults_end(openreg_faults faults);
 uint64_t openreg_lab_faults_hits(openreg_faults faults);

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* observer.c: the race detector's observer of the runtime (openreg/observer.h). */
 #define _GNU_SOURCE
-#include <stdio.h>
-
-#include <openreg/observer.h>
-
 #include "base/error.h"
 #include "base/text.h"
 #include "races/races.h"
@@ -18,26 +14,6 @@ refuse(openreg_status status, char *text, size_t size)
         return 0;
     openreg_text_copy(text, size, openreg_error_save().text);
     return 1;
-}
-
-static void
-see_block(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device, openreg_stream stream)
-{
-    (void)ctx;
-    switch (what) {
-    case OPENREG_BLOCK_ALLOCATED:
-        openreg_races_block_given(address, size);
-        break;
-    case OPENREG_BLOCK_RECORDED:
-        openreg_races_block_recorded(address, size, device, stream);
-        break;
-    case OPENREG_BLOCK_FREE:
-        openreg_races_block_freed(address, size);
-        break;
-    default:
-        openreg_lab_races_forget(address, size);
-        break;
-    }
 }
 
 static int
@@ -89,59 +65,12 @@ see_kernel(int32_t device, openreg_stream stream, const openreg_kernel_call *wha
     return refuse(status, text, text_size);
 }
 
-static void
-see_order(void *ctx, const openreg_order *order)
-{
-    (void)ctx;
-    switch (order->what) {
-    case OPENREG_ORDER_HOST_STREAM:
-        openreg_lab_races_host_waits(order->device, order->stream);
-        break;
-    case OPENREG_ORDER_HOST_DEVICE:
-        openreg_races_host_waits_device(order->device);
-        break;
-    case OPENREG_ORDER_STREAMS:
-        openreg_lab_races_stream_waits(order->device, order->stream, order->first_device, order->first_stream);
-        break;
-    case OPENREG_ORDER_MARK:
-        openreg_races_mark(order->mark, order->device, order->stream);
-        break;
-    case OPENREG_ORDER_HOST_MARK:
-        openreg_races_host_waits_mark(order->mark);
-        break;
-    case OPENREG_ORDER_STREAM_MARK:
-        openreg_races_stream_waits_mark(order->device, order->stream, order->mark);
-        break;
-    case OPENREG_ORDER_MARK_GONE:
-        openreg_races_mark_gone(order->mark);
-        break;
-    default:
-        break;
-    }
-}
-
-static void
-see_lost(void *ctx, const char *call, int32_t device, openreg_stream stream, const char *first_call,
-         const char *first_place)
-{
-    (void)ctx;
-    const openreg_race_use loss = {.what = first_call, .place = first_place, .stack = "", .device = device};
-    openreg_races_lost_device_used(&loss, call, stream);
-}
-
-static void
-see_table(void *ctx, int32_t is_published)
-{
-    (void)ctx;
-    openreg_races_follow_variable(is_published);
-}
-
 static const openreg_observer observer = {
     .struct_size = sizeof observer,
-    .block = see_block,
-    .order = see_order,
-    .lost = see_lost,
-    .table = see_table,
+    .block = openreg_races_see_block,
+    .order = openreg_races_see_order,
+    .lost = openreg_races_see_lost,
+    .table = openreg_races_see_table,
 };
 
 void

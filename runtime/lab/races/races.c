@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* races.c: the race detector: its inputs, under one lock (openreg/races.h, races.h). */
-#define _GNU_SOURCE
 #include "races/races.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -13,10 +11,8 @@
 #include "races/marks.h"
 #include "races/recorded_blocks.h"
 #include "races/reports.h"
-#include "races/rows.h"
 #include "races/shadow.h"
 #include "races/vector_clock.h"
-#include "races/words.h"
 #include "watch/observers.h"
 
 #define KNOWN_FLAGS (OPENREG_RACES_REPORT | OPENREG_RACES_RAISE | OPENREG_RACES_UNINITIALIZED | OPENREG_RACES_STACKS)
@@ -86,9 +82,42 @@ openreg_lab_races_set(uint32_t flags, uint32_t *before)
     return OPENREG_OK;
 }
 
-void
-openreg_races_follow_variable(bool is_published)
+static const struct {
+    const char *word;
+    uint32_t flags;
+} words[] = {
+    {"report", OPENREG_RACES_REPORT},
+    {"raise", OPENREG_RACES_REPORT | OPENREG_RACES_RAISE},
+    {"uninitialized", OPENREG_RACES_REPORT | OPENREG_RACES_UNINITIALIZED},
+    {"stacks", OPENREG_RACES_REPORT | OPENREG_RACES_STACKS},
+};
+#define WORDS (sizeof words / sizeof words[0])
+
+/* Flags of words separated by commas; NULL, "" and "0" are none. False: a word is unknown. */
+static bool
+read_words(const char *text, uint32_t *flags)
 {
+    *flags = 0;
+    if (text == NULL || *text == '\0' || strcmp(text, "0") == 0)
+        return true;
+    for (;;) {
+        const size_t length = strcspn(text, ",");
+        size_t i = 0;
+        while (i < WORDS && (strlen(words[i].word) != length || strncmp(words[i].word, text, length) != 0))
+            ++i;
+        if (i == WORDS)
+            return false;
+        *flags |= words[i].flags;
+        if (text[length] == '\0')
+            return true;
+        text += length + 1;
+    }
+}
+
+void
+openreg_races_see_table(void *ctx, int32_t is_published)
+{
+    (void)ctx;
     uint32_t flags = 0;
     const char *name = "OPENREG_RACES";
     const char *text = is_published ? openreg_variable(name) : NULL;
@@ -96,7 +125,7 @@ openreg_races_follow_variable(bool is_published)
         name = "OPENREG_SIM_RACES";
         text = openreg_variable(name);
     }
-    if (!openreg_race_words_read(text, &flags)) {
+    if (!read_words(text, &flags)) {
         openreg_log(
             OPENREG_LOG_WARNING,
             "invalid value %s in env var %s: expected report or raise, or either with ,uninitialized or ,stacks; "
@@ -233,51 +262,41 @@ tell(const openreg_conflict *conflict, const openreg_shadow_use *use)
     return status;
 }
 
-/* Fills in the conflict and the use. The lock is held. */
-static bool
-prepare(openreg_shadow_use *use, uint32_t origin, uint32_t line, const void *address, uint64_t size, int32_t writes)
+static openreg_status
+note_use(uint32_t origin, bool by_host, int32_t device, openreg_stream stream, const void *address, uint64_t size,
+         int32_t writes)
 {
-    uint64_t now = 0;
-    *use = (openreg_shadow_use){
-        .address = (uint64_t)(uintptr_t)address,
-        .size = size,
-        .writes = writes != 0,
-        .wants_uninitialized = (openreg_lab_races_flags() & OPENREG_RACES_UNINITIALIZED) != 0,
-        .epoch = {.line = line, .origin = origin},
-    };
-    use->clock = line == OPENREG_RACES_HOST_LINE ? openreg_clock_host() : openreg_clock_queue(line, &now);
-    use->epoch.time = now;
-    use->checks_only = line == OPENREG_RACES_HOST_LINE;
-    return use->clock != NULL;
-}
-
-openreg_status
-openreg_lab_races_use(uint32_t origin, int32_t device, openreg_stream stream, const void *address, uint64_t size,
-                      int32_t writes)
-{
-    openreg_shadow_use use = {0};
     openreg_conflict conflict = {0};
     if (!openreg_races_are_found() || size == 0 || address == NULL)
         return OPENREG_OK;
     openreg_lock_acquire(&lock);
-    if (prepare(&use, origin, line_of(device, stream), address, size, writes))
+    const uint32_t line = by_host ? OPENREG_RACES_HOST_LINE : line_of(device, stream);
+    openreg_shadow_use use = {
+        .address = (uint64_t)(uintptr_t)address,
+        .size = size,
+        .epoch = {.line = line, .origin = origin},
+        .writes = writes != 0,
+        .checks_only = by_host,
+        .wants_uninitialized = (openreg_lab_races_flags() & OPENREG_RACES_UNINITIALIZED) != 0,
+    };
+    use.clock = by_host ? openreg_clock_host() : openreg_clock_queue(line, &use.epoch.time);
+    if (use.clock != NULL)
         openreg_shadow_note(&use, &conflict);
     openreg_lock_release(&lock);
     return __builtin_expect(conflict.kind == 0, 1) ? OPENREG_OK : tell(&conflict, &use);
 }
 
 openreg_status
+openreg_lab_races_use(uint32_t origin, int32_t device, openreg_stream stream, const void *address, uint64_t size,
+                      int32_t writes)
+{
+    return note_use(origin, false, device, stream, address, size, writes);
+}
+
+openreg_status
 openreg_lab_races_host_use(uint32_t origin, const void *address, uint64_t size, int32_t writes)
 {
-    openreg_shadow_use use = {0};
-    openreg_conflict conflict = {0};
-    if (!openreg_races_are_found() || size == 0 || address == NULL)
-        return OPENREG_OK;
-    openreg_lock_acquire(&lock);
-    if (prepare(&use, origin, OPENREG_RACES_HOST_LINE, address, size, writes))
-        openreg_shadow_note(&use, &conflict);
-    openreg_lock_release(&lock);
-    return conflict.kind == 0 ? OPENREG_OK : tell(&conflict, &use);
+    return note_use(origin, true, OPENREG_HOST, OPENREG_STREAM_DEFAULT, address, size, writes);
 }
 
 int
@@ -292,14 +311,17 @@ openreg_lab_races_knows(const void *address, uint64_t size)
 }
 
 void
-openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, openreg_stream stream)
+openreg_races_see_lost(void *ctx, const char *call, int32_t device, openreg_stream stream, const char *first_call,
+                       const char *first_place)
 {
+    (void)ctx;
     const uint32_t origin = openreg_lab_races_origin(call);
-    openreg_race race = {.kind = OPENREG_RACE_LOST_DEVICE, .first = *loss, .freed = ""};
+    openreg_race race = {.kind = OPENREG_RACE_LOST_DEVICE, .freed = ""};
+    race.first = (openreg_race_use){.what = first_call, .place = first_place, .stack = "", .device = device};
+    race.second = (openreg_race_use){.device = device, .stream = stream};
     char line[OPENREG_RACE_TEXT] = "";
     openreg_lock_acquire(&lock);
     if (!openreg_race_origin_is_allowed(origin)) {
-        race.second = (openreg_race_use){.device = loss->device, .stream = stream};
         fill_in(&race.second, origin);
         const char *const text = openreg_race_report(&race, 0, origin, false);
         (void)strncat(line, text == NULL ? "" : text, sizeof line - 1);
@@ -311,22 +333,79 @@ openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, o
 
 /* ------------------------------------------------------------------------------------------------------------ tensors */
 
+/* A tensor's dimensions, without those of size 1, contiguous ones merged, strides in bytes. */
+typedef struct rows {
+    int count;
+    uint64_t size[64], stride[64];
+    uint64_t piece;  /* bytes of one row */
+    uint64_t extent; /* from the first byte to behind the last */
+} rows;
+
+/* From strides in elements of `item` bytes. False if the tensor is empty, or too complex. */
+static bool
+read_rows(rows *out, int32_t dimensions, const int64_t *sizes, const int64_t *strides, uint64_t item)
+{
+    out->count = 0;
+    out->piece = out->extent = item;
+    if (dimensions > 64)
+        return false;
+    for (int32_t i = 0; i < dimensions; ++i) {
+        if (sizes[i] <= 0 || strides[i] < 0)
+            return false;
+        if (sizes[i] == 1 || strides[i] == 0)
+            continue;
+        const uint64_t stride = (uint64_t)strides[i] * item;
+        int at = out->count++;
+        for (; at > 0 && out->stride[at - 1] < stride; --at) { /* greatest stride first */
+            out->size[at] = out->size[at - 1];
+            out->stride[at] = out->stride[at - 1];
+        }
+        out->size[at] = (uint64_t)sizes[i];
+        out->stride[at] = stride;
+        out->extent += ((uint64_t)sizes[i] - 1) * stride;
+    }
+    while (out->count > 0 && out->stride[out->count - 1] <= out->piece) {
+        out->count--;
+        out->piece += (out->size[out->count] - 1) * out->stride[out->count];
+    }
+    return true;
+}
+
+static uint64_t
+total_of(const rows *of)
+{
+    uint64_t total = 1;
+    for (int i = 0; i < of->count; ++i)
+        total *= of->size[i];
+    return total;
+}
+
+/* Where one of the rows begins, in bytes from the first byte. */
+static uint64_t
+offset_of(const rows *of, uint64_t number)
+{
+    uint64_t offset = 0;
+    for (int i = of->count; i-- > 0; number /= of->size[i])
+        offset += number % of->size[i] * of->stride[i];
+    return offset;
+}
+
 openreg_status
 openreg_lab_races_use_tensor(uint32_t origin, int32_t device, openreg_stream stream, const void *address,
                              int32_t dimensions, const int64_t *sizes, const int64_t *strides, uint64_t item,
                              int32_t writes)
 {
-    openreg_rows its;
-    if (!openreg_races_are_found() || address == NULL || !openreg_rows_read(&its, dimensions, sizes, strides, item))
+    rows its;
+    if (!openreg_races_are_found() || address == NULL || !read_rows(&its, dimensions, sizes, strides, item))
         return OPENREG_OK;
     if (its.count == 0)
         return openreg_lab_races_use(origin, device, stream, address, its.piece, writes);
-    const uint64_t total = openreg_rows_total(&its);
+    const uint64_t total = total_of(&its);
     const uint64_t told = total < OPENREG_RACES_ROWS ? total : OPENREG_RACES_ROWS;
     for (uint64_t row = 0; row < told; ++row) {
         /* From the first to the last, evenly. */
         const uint64_t number = told == total ? row : row * (total - 1) / (told - 1);
-        const char *const at = (const char *)address + openreg_rows_offset(&its, number);
+        const char *const at = (const char *)address + offset_of(&its, number);
         OPENREG_RETURN_NOT_OK(openreg_lab_races_use(origin, device, stream, at, its.piece, writes));
     }
     if (writes && told < total) { /* the gaps may be written: they count as unknown */
@@ -356,89 +435,83 @@ stream_learns(uint32_t line, const openreg_clock *clock)
         forget_all();
 }
 
-void
-openreg_lab_races_host_waits(int32_t device, openreg_stream stream)
+static void
+note_order(const openreg_order *order)
 {
-    if (!openreg_races_are_found() || muted > 0)
-        return;
+    const int32_t device = order->device;
+    const openreg_clock *clock;
+    openreg_stream stream;
+    int32_t of;
+    uint32_t line;
+    switch (order->what) {
+    case OPENREG_ORDER_HOST_STREAM:
+        host_learns(openreg_clock_release(line_of(device, order->stream)));
+        break;
+    case OPENREG_ORDER_HOST_DEVICE:
+        for (line = 1; line < openreg_clock_lines(); ++line) {
+            openreg_clock_stream_of(line, &of, &stream);
+            if (of == device)
+                host_learns(openreg_clock_release(line));
+        }
+        break;
+    case OPENREG_ORDER_STREAMS:
+        if (order->stream == order->first_stream && device == order->first_device)
+            break;
+        (void)line_of(order->first_device, order->first_stream);
+        line = line_of(device, order->stream); /* lines may have been reset: the other one is looked up once more */
+        stream_learns(line, openreg_clock_release(line_of(order->first_device, order->first_stream)));
+        break;
+    case OPENREG_ORDER_MARK:
+        clock = openreg_clock_release(line_of(device, order->stream));
+        if (clock == NULL || !openreg_marks_add(order->mark, clock))
+            forget_all();
+        break;
+    case OPENREG_ORDER_HOST_MARK:
+        clock = openreg_marks_find(order->mark);
+        if (clock != NULL)
+            host_learns(clock);
+        break;
+    case OPENREG_ORDER_STREAM_MARK:
+        line = line_of(device, order->stream);
+        clock = openreg_marks_find(order->mark);
+        if (clock != NULL)
+            stream_learns(line, clock);
+        break;
+    default:
+        break;
+    }
+}
+
+void
+openreg_races_see_order(void *ctx, const openreg_order *order)
+{
+    (void)ctx;
     openreg_lock_acquire(&lock);
-    host_learns(openreg_clock_release(line_of(device, stream)));
+    if (order->what == OPENREG_ORDER_MARK || order->what == OPENREG_ORDER_MARK_GONE)
+        openreg_marks_remove(order->mark);
+    if (muted == 0)
+        note_order(order);
     openreg_lock_release(&lock);
 }
 
 void
-openreg_races_host_waits_device(int32_t device)
+openreg_lab_races_host_waits(int32_t device, openreg_stream stream)
 {
-    if (muted > 0)
-        return;
-    openreg_lock_acquire(&lock);
-    for (uint32_t line = 1; line < openreg_clock_lines(); ++line) {
-        int32_t of;
-        openreg_stream stream;
-        openreg_clock_stream_of(line, &of, &stream);
-        if (of == device)
-            host_learns(openreg_clock_release(line));
-    }
-    openreg_lock_release(&lock);
+    const openreg_order order = {.what = OPENREG_ORDER_HOST_STREAM, .device = device, .stream = stream};
+    if (openreg_races_are_found())
+        openreg_races_see_order(NULL, &order);
 }
 
 void
 openreg_lab_races_stream_waits(int32_t later_device, openreg_stream later, int32_t first_device, openreg_stream first)
 {
-    if (!openreg_races_are_found() || muted > 0 || (later == first && later_device == first_device))
-        return;
-    openreg_lock_acquire(&lock);
-    (void)line_of(first_device, first);
-    const uint32_t line = line_of(later_device,
-                                  later); /* lines may have been reset: the other one is looked up once more */
-    stream_learns(line, openreg_clock_release(line_of(first_device, first)));
-    openreg_lock_release(&lock);
-}
-
-void
-openreg_races_mark(uint64_t mark, int32_t device, openreg_stream stream)
-{
-    openreg_lock_acquire(&lock);
-    openreg_marks_remove(mark);
-    if (muted == 0) {
-        const openreg_clock *const clock = openreg_clock_release(line_of(device, stream));
-        if (clock == NULL || !openreg_marks_add(mark, clock))
-            forget_all();
-    }
-    openreg_lock_release(&lock);
-}
-
-void
-openreg_races_mark_gone(uint64_t mark)
-{
-    openreg_lock_acquire(&lock);
-    openreg_marks_remove(mark);
-    openreg_lock_release(&lock);
-}
-
-void
-openreg_races_stream_waits_mark(int32_t device, openreg_stream stream, uint64_t mark)
-{
-    if (muted > 0)
-        return;
-    openreg_lock_acquire(&lock);
-    const uint32_t line = line_of(device, stream);
-    const openreg_clock *const clock = openreg_marks_find(mark);
-    if (clock != NULL)
-        stream_learns(line, clock);
-    openreg_lock_release(&lock);
-}
-
-void
-openreg_races_host_waits_mark(uint64_t mark)
-{
-    if (muted > 0)
-        return;
-    openreg_lock_acquire(&lock);
-    const openreg_clock *const clock = openreg_marks_find(mark);
-    if (clock != NULL)
-        host_learns(clock);
-    openreg_lock_release(&lock);
+    const openreg_order order = {.what = OPENREG_ORDER_STREAMS,
+                                 .device = later_device,
+                                 .stream = later,
+                                 .first_device = first_device,
+                                 .first_stream = first};
+    if (openreg_races_are_found())
+        openreg_races_see_order(NULL, &order);
 }
 
 /* ----------------------------------------------------------------------------------------------------------- memory */
@@ -459,15 +532,6 @@ whole_blocks(uint64_t size)
     return (size + BLOCK_UNIT - 1) / BLOCK_UNIT * BLOCK_UNIT;
 }
 
-void
-openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream)
-{
-    openreg_lock_acquire(&lock);
-    if (!openreg_recorded_blocks_add((uint64_t)(uintptr_t)address, whole_blocks(size), line_of(device, stream)))
-        forget_all();
-    openreg_lock_release(&lock);
-}
-
 static void
 pass_to_allocator(uint64_t start, uint64_t size, uint32_t line)
 {
@@ -476,14 +540,6 @@ pass_to_allocator(uint64_t start, uint64_t size, uint32_t line)
         openreg_shadow_pass(start, size, clock);
     else
         openreg_shadow_forget(start, size);
-}
-
-void
-openreg_races_block_given(const void *address, uint64_t size)
-{
-    openreg_lock_acquire(&lock);
-    openreg_shadow_give((uint64_t)(uintptr_t)address, whole_blocks(size));
-    openreg_lock_release(&lock);
 }
 
 /* The lock is held. Most blocks are freed on the line of the one before. */
@@ -500,14 +556,32 @@ origin_of_free(const char place[PLACE])
 }
 
 void
-openreg_races_block_freed(const void *address, uint64_t size)
+openreg_races_see_block(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device,
+                        openreg_stream stream)
 {
+    const uint64_t start = (uint64_t)(uintptr_t)address;
     char place[PLACE];
+    (void)ctx;
     /* Not here(), which may take the GIL: a deleter must not wait for it. */
-    openreg_observers_place(place, sizeof place);
+    if (what == OPENREG_BLOCK_FREE)
+        openreg_observers_place(place, sizeof place);
     openreg_lock_acquire(&lock);
-    openreg_shadow_free((uint64_t)(uintptr_t)address, whole_blocks(size), origin_of_free(place));
-    openreg_recorded_blocks_take((uint64_t)(uintptr_t)address, pass_to_allocator);
+    switch (what) {
+    case OPENREG_BLOCK_ALLOCATED:
+        openreg_shadow_give(start, whole_blocks(size));
+        break;
+    case OPENREG_BLOCK_RECORDED:
+        if (!openreg_recorded_blocks_add(start, whole_blocks(size), line_of(device, stream)))
+            forget_all();
+        break;
+    case OPENREG_BLOCK_FREE:
+        openreg_shadow_free(start, whole_blocks(size), origin_of_free(place));
+        openreg_recorded_blocks_take(start, pass_to_allocator);
+        break;
+    default:
+        openreg_shadow_forget(start, size);
+        break;
+    }
     openreg_lock_release(&lock);
 }
 

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include <openreg/observer.h>
 #include <openreg/races.h>
 
 uint32_t openreg_lab_races_flags(void);
@@ -19,26 +20,18 @@ openreg_races_are_found(void)
     return openreg_lab_races_flags() != 0;
 }
 
-/* A recorded event, or a queued host function, by a number: it carries its stream's clock. */
-void openreg_races_mark(uint64_t mark, int32_t device, openreg_stream stream);
-void openreg_races_mark_gone(uint64_t mark);
-/* A stream, or the host, is ordered behind it. */
-void openreg_races_stream_waits_mark(int32_t device, openreg_stream stream, uint64_t mark);
-void openreg_races_host_waits_mark(uint64_t mark);
-void openreg_races_host_waits_device(int32_t device);
-
-/* A block was allocated; a stream was recorded for one; one is released. */
-void openreg_races_block_given(const void *address, uint64_t size);
-void openreg_races_block_recorded(const void *address, uint64_t size, int32_t device, openreg_stream stream);
-void openreg_races_block_freed(const void *address, uint64_t size);
-
-/* A call is about to use a stream, or an event of one, of a device that was lost, and will fail. `loss` is the call that
- * lost it; its strings, except the stack, live as long as the process. Called with no lock held. */
-void openreg_races_lost_device_used(const openreg_race_use *loss, const char *call, openreg_stream stream);
+/* What observer.h calls: an order between streams, marks and the host; a block of memory; a call that uses a stream,
+ * or an event of one, of a device that was lost, and will fail (the strings live as long as the process; no lock is
+ * held). */
+void openreg_races_see_order(void *ctx, const openreg_order *order);
+void openreg_races_see_block(void *ctx, int32_t what, const void *address, uint64_t size, int32_t device,
+                             openreg_stream stream);
+void openreg_races_see_lost(void *ctx, const char *call, int32_t device, openreg_stream stream, const char *first_call,
+                            const char *first_place);
 
 /* Reads OPENREG_RACES, or OPENREG_SIM_RACES: while a table is published its flags are added to those of
  * openreg_races_set(). */
-void openreg_races_follow_variable(bool is_published);
+void openreg_races_see_table(void *ctx, int32_t is_published);
 
 /* Whether the runtime's calls are observed; observer.c. */
 void openreg_races_observe(bool on);

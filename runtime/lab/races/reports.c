@@ -69,18 +69,16 @@ make_room(key_set *set)
     return true;
 }
 
-/* The key's number; *is_new: it was added. 0: memory is short. */
+/* The key's number: if it was added, the set's new count. 0: memory is short. */
 static uint32_t
-number_of(key_set *set, uint64_t key, bool *is_new)
+number_of(key_set *set, uint64_t key)
 {
-    *is_new = false;
     if (!make_room(set))
         return 0;
     uint32_t *const slot = slot_of(set, key);
     if (*slot == 0) {
         set->keys[set->count] = key;
         *slot = ++set->count;
-        *is_new = true;
     }
     return *slot;
 }
@@ -91,7 +89,6 @@ name_number(const char *name)
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *at = name; *at != '\0'; ++at)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    bool is_new;
     if (name_count == name_room) {
         const uint32_t room = name_room == 0 ? 256 : 2 * name_room;
         const char **const more = realloc(names, room * sizeof *more);
@@ -100,8 +97,8 @@ name_number(const char *name)
         names = more;
         name_room = room;
     }
-    const uint32_t number = number_of(&name_hashes, hash, &is_new);
-    if (number != 0 && is_new) {
+    const uint32_t number = number_of(&name_hashes, hash);
+    if (number > name_count) {
         const char *const copy = strdup(name);
         names[name_count++] = copy == NULL ? "" : copy;
     }
@@ -111,8 +108,7 @@ name_number(const char *name)
 uint32_t
 openreg_race_origin(const char *what, uint32_t place, bool allowed)
 {
-    bool is_new;
-    return number_of(&origins, (uint64_t)name_number(what) << 33 | (uint64_t)place << 1 | (uint64_t)allowed, &is_new);
+    return number_of(&origins, (uint64_t)name_number(what) << 33 | (uint64_t)place << 1 | (uint64_t)allowed);
 }
 
 bool
@@ -207,30 +203,20 @@ say_remedy(text *to, const openreg_race *race)
     }
 }
 
-static const char *
-kind_text(int32_t kind)
-{
-    switch (kind) {
-    case OPENREG_RACE_READ_WRITE:
-        return "nothing orders a read and a write";
-    case OPENREG_RACE_WRITE_WRITE:
-        return "nothing orders two writes";
-    case OPENREG_RACE_REUSE:
-        return "memory was freed and used again while another stream used it";
-    case OPENREG_RACE_HOST:
-        return "the host uses pinned memory that a stream still uses";
-    case OPENREG_RACE_LOST_DEVICE:
-        return "a stream or event is used of a device that was lost";
-    default:
-        return "memory is read that nothing has written";
-    }
-}
+static const char *const kinds[] = {
+    [OPENREG_RACE_READ_WRITE] = "nothing orders a read and a write",
+    [OPENREG_RACE_WRITE_WRITE] = "nothing orders two writes",
+    [OPENREG_RACE_REUSE] = "memory was freed and used again while another stream used it",
+    [OPENREG_RACE_HOST] = "the host uses pinned memory that a stream still uses",
+    [OPENREG_RACE_LOST_DEVICE] = "a stream or event is used of a device that was lost",
+    [OPENREG_RACE_UNINITIALIZED] = "memory is read that nothing has written",
+};
 
 static void
 say_all(text *to, const openreg_race *race)
 {
     const bool is_pair = race->kind != OPENREG_RACE_UNINITIALIZED && race->kind != OPENREG_RACE_LOST_DEVICE;
-    say(to, "race: %s", kind_text(race->kind));
+    say(to, "race: %s", kinds[race->kind]);
     if (race->size != 0)
         say(to, ": %" PRIu64 " bytes at 0x%" PRIx64, race->size, race->address);
     if (race->block != 0)
@@ -266,37 +252,28 @@ with_stacks(const text *all, const openreg_race *race)
 
 /* ---------------------------------------------------------------------------------------------------------- reports */
 
-/* Sets the race's `remedy` and `text`, which are written into the buffers. */
-static void
-compose(openreg_race *race, text *remedy, text *all)
-{
-    remedy->length = all->length = 0;
-    say_remedy(remedy, race);
-    race->remedy = remedy->bytes;
-    say_all(all, race);
-    race->text = all->bytes;
-}
-
 const char *
 openreg_race_report(const openreg_race *race, uint32_t first_origin, uint32_t second_origin, bool always)
 {
     static text remedy, all; /* written by the holder of the lock */
-    bool is_new;
+    const uint32_t known = pairs.count;
     const uint64_t key = mix((uint64_t)first_origin << 32 | second_origin) * 8 + (uint64_t)race->kind;
-    const bool is_kept = number_of(&pairs, key, &is_new) != 0 && is_new && report_count < OPENREG_RACES_MAX;
+    const bool is_kept = number_of(&pairs, key) > known && report_count < OPENREG_RACES_MAX;
     if (!is_kept && !always)
         return NULL;
     openreg_race told = *race;
     told.struct_size = sizeof told;
-    compose(&told, &remedy, &all);
+    remedy.length = all.length = 0;
+    say_remedy(&remedy, &told);
+    told.remedy = remedy.bytes;
+    say_all(&all, &told);
     if (is_kept) {
         told.remedy = strdup(remedy.bytes);
         told.text = with_stacks(&all, race);
-        if (told.remedy != NULL && told.text != NULL) {
+        if (told.remedy != NULL && told.text != NULL)
             reports[report_count++] = told;
-        } else {
+        else
             openreg_race_free(&told);
-        }
     }
     return all.bytes;
 }

@@ -34,23 +34,6 @@ cell_of(openreg_tree_node *node)
     return OPENREG_TREE_OWNER(node, cell, node);
 }
 
-/* NULL: memory is short; bytes are then left out. */
-static cell *
-take_cell(void)
-{
-    if (unused == NULL) {
-        cell *const chunk = calloc(CHUNK_CELLS, sizeof *chunk); /* kept for later ones */
-        for (int i = 0; chunk != NULL && i < CHUNK_CELLS; ++i) {
-            chunk[i].node.parent = unused == NULL ? NULL : &unused->node;
-            unused = &chunk[i];
-        }
-    }
-    cell *const taken = unused;
-    if (taken != NULL)
-        unused = cell_of(taken->node.parent);
-    return taken;
-}
-
 static void
 drop(cell *old)
 {
@@ -63,17 +46,24 @@ drop(cell *old)
     unused = old;
 }
 
-/* A new cell without uses. */
+/* A new cell without uses. NULL: memory is short; bytes are then left out. */
 static cell *
-insert(uint64_t start, uint64_t end, uint32_t flags)
+insert(uint64_t start, uint64_t end)
 {
-    cell *const made = take_cell();
+    if (unused == NULL) {
+        cell *const chunk = calloc(CHUNK_CELLS, sizeof *chunk); /* kept for later ones */
+        for (int i = 0; chunk != NULL && i < CHUNK_CELLS; ++i) {
+            chunk[i].node.parent = unused == NULL ? NULL : &unused->node;
+            unused = &chunk[i];
+        }
+    }
+    cell *const made = unused;
     if (made == NULL)
         return NULL;
+    unused = cell_of(made->node.parent);
     memset(made, 0, sizeof *made);
     made->node.key = start;
     made->end = end;
-    made->flags = flags;
     openreg_tree_insert(&cells, &made->node);
     return made;
 }
@@ -114,11 +104,12 @@ cut(cell *whole, uint64_t at)
             return NULL;
         memcpy(more, whole->more, whole->more_count * sizeof *more);
     }
-    cell *const second = insert(at, whole->end, whole->flags);
+    cell *const second = insert(at, whole->end);
     if (second == NULL) {
         free(more);
         return NULL;
     }
+    second->flags = whole->flags;
     second->write = whole->write;
     second->read = whole->read;
     second->more = more;
@@ -145,15 +136,6 @@ static bool
 is_known(const openreg_epoch *epoch, const openreg_clock *clock)
 {
     return epoch->time <= openreg_clock_of(clock, epoch->line);
-}
-
-static void
-clear_reads(cell *of)
-{
-    free(of->more);
-    of->more = NULL;
-    of->more_count = 0;
-    of->read.time = 0;
 }
 
 /* Drops the reads in the past of `clock`. */
@@ -241,7 +223,10 @@ update(cell *at, const openreg_shadow_use *use)
             add_read(at, use);
         return;
     }
-    clear_reads(at);
+    free(at->more);
+    at->more = NULL;
+    at->more_count = 0;
+    at->read.time = 0;
     at->write = use->epoch;
     at->flags = 0;
     at->freed = 0;
@@ -258,21 +243,13 @@ is_repeated(const cell *at, const openreg_shadow_use *use)
     return is_same(&at->read, &use->epoch) && at->read.time != 0 && at->more_count == 0;
 }
 
-static void
-check_range(const openreg_shadow_use *use, openreg_conflict *conflict)
-{
-    const uint64_t end = use->address + use->size;
-    for (const cell *at = first_at(use->address); at != NULL && at->node.key < end; at = next_of(at))
-        check(at, use, conflict);
-}
-
 /* The next piece of the range: a cell that lies in it, made where there is none; NULL: memory is short. */
 static cell *
 piece_at(uint64_t at, uint64_t end)
 {
     cell *found = first_at(at);
     if (found == NULL || found->node.key > at)
-        return insert(at, found == NULL || found->node.key > end ? end : found->node.key, 0);
+        return insert(at, found == NULL || found->node.key > end ? end : found->node.key);
     if (found->node.key < at)
         found = cut(found, at);
     if (found != NULL && found->end > end && cut(found, end) == NULL)
@@ -285,7 +262,8 @@ openreg_shadow_note(const openreg_shadow_use *use, openreg_conflict *conflict)
 {
     const uint64_t end = use->address + use->size;
     if (use->checks_only) {
-        check_range(use, conflict);
+        for (const cell *at = first_at(use->address); at != NULL && at->node.key < end; at = next_of(at))
+            check(at, use, conflict);
         return;
     }
     cell *const whole = first_at(use->address);
@@ -324,11 +302,8 @@ void
 openreg_shadow_give(uint64_t address, uint64_t size)
 {
     const uint64_t end = address + size;
-    (void)cut_at_bounds(address, end);
     for (uint64_t at = address; at < end;) {
-        cell *piece = first_at(at);
-        if (piece == NULL || piece->node.key > at)
-            piece = insert(at, piece == NULL || piece->node.key > end ? end : piece->node.key, UNWRITTEN);
+        cell *const piece = piece_at(at, end);
         if (piece == NULL)
             return;
         piece->flags = UNWRITTEN | (piece->write.time != 0 || piece->read.time != 0 ? GIVEN : 0);

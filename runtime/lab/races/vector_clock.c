@@ -51,12 +51,8 @@ openreg_clock_join(openreg_clock *to, const openreg_clock *from)
 bool
 openreg_clock_copy(openreg_clock *to, const openreg_clock *from)
 {
-    if (!grow(to, from->count))
-        return false;
-    if (from->count > 0)
-        memcpy(to->at, from->at, from->count * sizeof *to->at);
-    to->count = from->count;
-    return true;
+    to->count = 0;
+    return openreg_clock_join(to, from);
 }
 
 void

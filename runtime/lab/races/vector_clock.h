@@ -29,6 +29,7 @@ openreg_clock_of(const openreg_clock *clock, uint32_t line)
 
 /* Merges `from` into `to`. False: memory is short, and nothing has changed. */
 bool openreg_clock_join(openreg_clock *to, const openreg_clock *from);
+/* Makes them equal. False: memory is short, and `to` knows nothing. */
 bool openreg_clock_copy(openreg_clock *to, const openreg_clock *from);
 void openreg_clock_free(openreg_clock *clock);
 

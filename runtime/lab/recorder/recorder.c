@@ -24,7 +24,6 @@
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/text.h"
-#include "base/thread.h"
 #include "watch/observers.h"
 
 #define ALARMS 16
@@ -43,6 +42,11 @@ typedef struct record {
 #define WORDS (sizeof(record) / sizeof(uint64_t))
 static_assert(sizeof(record) % sizeof(uint64_t) == 0, "records are copied by words");
 static_assert(offsetof(record, end) == sizeof(uint64_t), "openreg_recorder_end() writes one word");
+
+typedef union record_words {
+    record now;
+    uint64_t words[WORDS];
+} record_words;
 
 typedef struct place {
     atomic_ullong number; /* of the call + 1; 0: being written, or empty */
@@ -83,19 +87,14 @@ openreg_recorder_begin(uint32_t kind, const char *call, const char *name, int32_
     ring *const into = atomic_load_explicit(&current, memory_order_acquire);
     if (into == NULL)
         return 0;
-    union {
-        record now;
-        uint64_t words[WORDS];
-    } what;
+    record_words what = {.now = {.begin = openreg_clock_ns(),
+                                 .stream = (uintptr_t)stream,
+                                 .bytes = bytes,
+                                 .kind = kind,
+                                 .device = device,
+                                 .status = OPENREG_OK,
+                                 .thread = this_thread()}};
     record *const now = &what.now;
-    now->begin = openreg_clock_ns();
-    now->end = 0;
-    now->stream = (uintptr_t)stream;
-    now->bytes = bytes;
-    now->kind = kind;
-    now->device = device;
-    now->status = OPENREG_OK;
-    now->thread = this_thread();
     openreg_text_copy(now->call, sizeof now->call, call);
     openreg_text_copy(now->name, sizeof now->name, name);
     openreg_observers_place(now->place, sizeof now->place);
@@ -131,21 +130,14 @@ static_assert(offsetof(record, status) % sizeof(uint64_t) == 0 &&
               "openreg_recorder_end() writes one word");
 
 static int
-read_place(const ring *from, uint64_t number, record *out)
+read_place(const ring *from, uint64_t number, record_words *out)
 {
-    union {
-        record now;
-        uint64_t words[WORDS];
-    } what;
     const place *const at = &from->places[(number - 1) & from->mask];
     if (atomic_load_explicit(&at->number, memory_order_acquire) != number)
         return 0;
     for (size_t i = 0; i < WORDS; ++i)
-        what.words[i] = atomic_load_explicit(&at->words[i], memory_order_acquire);
-    if (atomic_load_explicit(&at->number, memory_order_relaxed) != number)
-        return 0;
-    *out = what.now;
-    return 1;
+        out->words[i] = atomic_load_explicit(&at->words[i], memory_order_acquire);
+    return atomic_load_explicit(&at->number, memory_order_relaxed) == number;
 }
 
 /* --------------------------------------------------------------------------------------------------------- writing */
@@ -179,11 +171,12 @@ put(writer *out, const char *text)
     }
 }
 
-/* Between quotation marks. */
+/* Between quotation marks, behind `before`. */
 static void
-put_text(writer *out, const char *text)
+put_text(writer *out, const char *before, const char *text)
 {
     char safe[2] = "";
+    put(out, before);
     put(out, "\"");
     for (; *text != '\0'; ++text) {
         safe[0] = *text == '"' || *text == '\\' || (unsigned char)*text < ' ' ? '_' : *text;
@@ -206,54 +199,46 @@ digits_of(uint64_t number, int least_digits, char text[NUMBER_SIZE])
 }
 
 static void
-put_number(writer *out, uint64_t number, int least_digits)
+put_number(writer *out, const char *before, uint64_t number, int least_digits)
 {
     char text[NUMBER_SIZE];
+    put(out, before);
     put(out, digits_of(number, least_digits, text));
 }
 
 /* Microseconds. */
 static void
-put_time(writer *out, uint64_t nanoseconds)
+put_time(writer *out, const char *before, uint64_t nanoseconds)
 {
-    put_number(out, nanoseconds / 1000, 1);
-    put(out, ".");
-    put_number(out, nanoseconds % 1000, 3);
+    put_number(out, before, nanoseconds / 1000, 1);
+    put_number(out, ".", nanoseconds % 1000, 3);
 }
 
 static const char *
 name_of(uint32_t kind)
 {
-    switch (kind) {
-    case OPENREG_CALL_COPY:
-        return "copy";
-    case OPENREG_CALL_FILL:
-        return "fill";
-    case OPENREG_CALL_KERNEL:
-        return "kernel";
-    case OPENREG_CALL_FUNCTION:
-        return "host function";
-    case OPENREG_CALL_OPERATOR:
-        return "operator";
-    case OPENREG_CALL_RECORD:
-        return "record event";
-    case OPENREG_CALL_STREAM_WAIT:
-        return "wait for event";
-    case OPENREG_CALL_STREAM_SYNC:
-        return "synchronize stream";
-    case OPENREG_CALL_DEVICE_SYNC:
-        return "synchronize device";
-    case OPENREG_CALL_EVENT_SYNC:
-        return "synchronize event";
-    case OPENREG_CALL_SEGMENT:
-        return "allocate segment";
-    case OPENREG_CALL_COLLECTIVE:
-        return "collective";
-    case OPENREG_CALL_OPEN:
-        return "open driver";
-    default:
-        return "call";
-    }
+    static const struct {
+        uint32_t kind;
+        const char *name;
+    } names[] = {
+        {OPENREG_CALL_COPY, "copy"},
+        {OPENREG_CALL_FILL, "fill"},
+        {OPENREG_CALL_KERNEL, "kernel"},
+        {OPENREG_CALL_FUNCTION, "host function"},
+        {OPENREG_CALL_OPERATOR, "operator"},
+        {OPENREG_CALL_RECORD, "record event"},
+        {OPENREG_CALL_STREAM_WAIT, "wait for event"},
+        {OPENREG_CALL_STREAM_SYNC, "synchronize stream"},
+        {OPENREG_CALL_DEVICE_SYNC, "synchronize device"},
+        {OPENREG_CALL_EVENT_SYNC, "synchronize event"},
+        {OPENREG_CALL_SEGMENT, "allocate segment"},
+        {OPENREG_CALL_COLLECTIVE, "collective"},
+        {OPENREG_CALL_OPEN, "open driver"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
+        if (names[i].kind == kind)
+            return names[i].name;
+    return "call";
 }
 
 /* Streams by number, in the order in which they occur; the default stream is 0. */
@@ -281,54 +266,41 @@ static void
 put_record(writer *out, const record *what, uint64_t number, uint64_t stream)
 {
     const char *const status = what->end == 0 ? "running" : openreg_status_name(what->status);
-    put(out, ",\n{\"ph\":\"X\",\"cat\":\"");
-    put(out, openreg_device_name());
-    put(out, "\",\"name\":");
-    put_text(out, what->name[0] != '\0' ? what->name : name_of(what->kind));
-    put(out, ",\"pid\":");
-    put_number(out, process_of(what->device), 1);
-    put(out, ",\"tid\":");
-    put_number(out, stream, 1);
-    put(out, ",\"ts\":");
-    put_time(out, what->begin);
-    put(out, ",\"dur\":");
-    put_time(out, what->end > what->begin ? what->end - what->begin : 0);
-    put(out, ",\"args\":{\"number\":");
-    put_number(out, number, 1);
-    put(out, ",\"kind\":");
-    put_text(out, name_of(what->kind));
-    put(out, ",\"call\":");
-    put_text(out, what->call);
-    put(out, ",\"bytes\":");
-    put_number(out, what->bytes, 1);
-    put(out, ",\"thread\":");
-    put_number(out, (uint64_t)what->thread, 1);
-    put(out, ",\"status\":");
-    put_text(out, status);
-    if (what->place[0] != '\0') {
-        put(out, ",\"place\":");
-        put_text(out, what->place);
-    }
+    put(out, ",\n{\"ph\":\"X\"");
+    put_text(out, ",\"cat\":", openreg_device_name());
+    put_text(out, ",\"name\":", what->name[0] != '\0' ? what->name : name_of(what->kind));
+    put_number(out, ",\"pid\":", process_of(what->device), 1);
+    put_number(out, ",\"tid\":", stream, 1);
+    put_time(out, ",\"ts\":", what->begin);
+    put_time(out, ",\"dur\":", what->end > what->begin ? what->end - what->begin : 0);
+    put_number(out, ",\"args\":{\"number\":", number, 1);
+    put_text(out, ",\"kind\":", name_of(what->kind));
+    put_text(out, ",\"call\":", what->call);
+    put_number(out, ",\"bytes\":", what->bytes, 1);
+    put_number(out, ",\"thread\":", (uint64_t)what->thread, 1);
+    put_text(out, ",\"status\":", status);
+    if (what->place[0] != '\0')
+        put_text(out, ",\"place\":", what->place);
     put(out, "}}");
 }
 
 static void
 put_device(writer *out, int32_t device)
 {
-    put(out, ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":");
-    put_number(out, process_of(device), 1);
+    put_number(out, ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", process_of(device), 1);
     put(out, ",\"args\":{\"name\":\"");
     put(out, openreg_device_name());
-    put(out, device == OPENREG_HOST ? ": drivers" : ":");
-    if (device != OPENREG_HOST)
-        put_number(out, (uint64_t)device, 1);
+    if (device == OPENREG_HOST)
+        put(out, ": drivers");
+    else
+        put_number(out, ":", (uint64_t)device, 1);
     put(out, "\"}}");
 }
 
 /* The work space for writing: too large for the stack of a signal handler. */
 typedef struct workspace {
     writer out;
-    record what;
+    record_words what;
     size_t count;
     uint64_t streams[STREAMS];
     unsigned char seen[OPENREG_MAX_DEVICES + 1];
@@ -371,19 +343,18 @@ static int
 write_ring(const ring *from, const char *to, workspace *in)
 {
     writer *const out = &in->out;
-    record *const what = &in->what;
+    const record *const what = &in->what.now;
     *out = (writer){.file = open_to_write(to != NULL ? to : own_path(from, in->path), to == NULL)};
     in->count = 0;
     memset(in->seen, 0, sizeof in->seen);
     if (out->file < 0)
         return errno;
-    put(out,
-        "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"recorder\",\"args\":{\"process\":");
-    put_number(out, (uint64_t)getpid(), 1);
+    put(out, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"recorder\"");
+    put_number(out, ",\"args\":{\"process\":", (uint64_t)getpid(), 1);
     put(out, "}}");
     const uint64_t last = atomic_load_explicit(&last_number, memory_order_relaxed);
     for (uint64_t number = last > from->mask ? last - from->mask : 1; number <= last; ++number) {
-        if (!read_place(from, number, what) || what->device < OPENREG_HOST || what->device >= OPENREG_MAX_DEVICES)
+        if (!read_place(from, number, &in->what) || what->device < OPENREG_HOST || what->device >= OPENREG_MAX_DEVICES)
             continue;
         if (!in->seen[process_of(what->device)]) {
             in->seen[process_of(what->device)] = 1;
@@ -412,11 +383,10 @@ make_ring(uint32_t calls)
         return NULL;
     fresh->mask = size - 1;
     fresh->prefix = strdup(prefix != NULL && *prefix != '\0' ? prefix : "openreg_flight_recorder");
-    if (fresh->prefix == NULL) {
-        free(fresh);
-        return NULL;
-    }
-    return fresh;
+    if (fresh->prefix != NULL)
+        return fresh;
+    free(fresh);
+    return NULL;
 }
 
 openreg_status

@@ -10,8 +10,8 @@
 #include "trace/trace.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -215,13 +215,6 @@ begin_span(const openreg_span *told, void **kept)
     *kept = span;
 }
 
-static void
-works_on_host(trace_span *span)
-{
-    span->record.timing = OPENREG_TIMING_BY_HOST;
-    span->record.device_begin = openreg_clock_ns();
-}
-
 static openreg_status
 mark(const trace_span *span, openreg_driver_event *marker)
 {
@@ -232,17 +225,11 @@ mark(const trace_span *span, openreg_driver_event *marker)
     return status;
 }
 
-/* Timed markers that the runtime emulates wait for the stream when they are recorded. */
-static int
-is_measured(const openreg_driver *table)
-{
-    return table->event_create != NULL && table->event_elapsed != NULL;
-}
-
 static void
 queues_on(trace_span *span, const openreg_span *told)
 {
-    if (!is_measured(told->table))
+    /* Timed markers that the runtime emulates wait for the stream when they are recorded. */
+    if (told->table->event_create == NULL || told->table->event_elapsed == NULL)
         return;
     const openreg_error_fields saved = openreg_error_save();
     span->device = (timed_device){told->table, told->instance, told->ordinal};
@@ -320,34 +307,39 @@ put_waiting(trace_span *item)
     return many;
 }
 
-/* If another thread holds the lock this is left to it: a flush waits for devices, but this call must not. */
-static void
-settle_ended(void)
+static bool
+has_ended(const trace_span *span)
 {
-    if (!openreg_lock_try(&settling_lock))
-        return;
+    int32_t done = 0;
+    return span->device.table->event_query(span->device.instance, span->device.ordinal, span->last, &done) !=
+               OPENREG_OK ||
+           done;
+}
+
+/* Settles the waiting spans, or those that have ended, and gives the lock back. */
+static void
+settle_waiting(bool all)
+{
     for (trace_span *item = take_waiting(), *next = NULL; item != NULL; item = next) {
-        int32_t done = 0;
         next = item->next;
-        if (item->device.table->event_query(item->device.instance, item->device.ordinal, item->last, &done) ==
-                OPENREG_OK &&
-            !done)
-            (void)put_waiting(item);
-        else
+        if (all || has_ended(item))
             settle(item);
+        else
+            (void)put_waiting(item);
     }
     openreg_lock_release(&settling_lock);
 }
 
+/* The thread's error stays as it is. `and_bases`: no span needs them any more. */
 static void
-settle_all(void)
+settle_all(bool and_bases)
 {
+    const openreg_error_fields saved = openreg_error_save();
     openreg_lock_acquire(&settling_lock);
-    for (trace_span *item = take_waiting(), *next = NULL; item != NULL; item = next) {
-        next = item->next;
-        settle(item);
-    }
-    openreg_lock_release(&settling_lock);
+    settle_waiting(true);
+    if (and_bases)
+        forget_bases();
+    openreg_error_restore(&saved);
 }
 
 /* Hands a measured span over to the list. */
@@ -357,8 +349,9 @@ end_measured(trace_span *span)
     if (mark(span, &span->last) != OPENREG_OK) {
         drop_markers(span, 0);
         free(span);
-    } else if (put_waiting(span)) {
-        settle_ended();
+    } else if (put_waiting(span) && openreg_lock_try(&settling_lock)) {
+        settle_waiting(
+            false); /* left to a thread that holds the lock: a flush waits for devices, but this call must not */
     }
 }
 
@@ -367,18 +360,19 @@ end_span(trace_span *span, openreg_status status)
 {
     openreg_trace_record *const record = &span->record;
     record->host_end = openreg_clock_ns();
-    if (span->base != NULL && status == OPENREG_OK && enter_listener(span->trace)) {
+    if (span->base != NULL) {
         const openreg_error_fields saved = openreg_error_save();
-        end_measured(span); /* in the listener, so that the base stays until the span is in the list */
-        leave_listener();
+        if (status == OPENREG_OK && enter_listener(span->trace)) {
+            end_measured(span); /* in the listener, so that the base stays until the span is in the list */
+            leave_listener();
+        } else {
+            drop_markers(span, 0);
+            free(span);
+        }
         openreg_error_restore(&saved);
         return;
     }
-    if (span->base != NULL) {
-        const openreg_error_fields saved = openreg_error_save();
-        drop_markers(span, 0);
-        openreg_error_restore(&saved);
-    } else if (status == OPENREG_OK) {
+    if (status == OPENREG_OK) {
         if (record->timing == OPENREG_TIMING_ASSUMED)
             record->device_begin = record->host_begin;
         if (record->timing != OPENREG_TIMING_NONE)
@@ -401,7 +395,8 @@ see_span(void *ctx, int32_t step, const openreg_span *told, void **kept)
         queues_on(span, told);
         break;
     case OPENREG_SPAN_WORKS:
-        works_on_host(span);
+        span->record.timing = OPENREG_TIMING_BY_HOST;
+        span->record.device_begin = openreg_clock_ns();
         break;
     default:
         end_span(span, told->status);
@@ -415,10 +410,7 @@ static void
 see_table(void *ctx, int32_t is_published)
 {
     (void)ctx, (void)is_published;
-    const openreg_error_fields saved = openreg_error_save();
-    settle_all();
-    forget_bases();
-    openreg_error_restore(&saved);
+    settle_all(true);
 }
 
 static const openreg_observer observer = {.struct_size = sizeof observer, .span = see_span, .table = see_table};
@@ -453,9 +445,7 @@ flush(const char *call)
 {
     if (atomic_load(&trace_number) == 0)
         return openreg_error_set(OPENREG_E_INVALID, call, "no trace is active; start one with openreg_trace_start()");
-    const openreg_error_fields saved = openreg_error_save();
-    settle_all();
-    openreg_error_restore(&saved);
+    settle_all(false);
     return OPENREG_OK;
 }
 
@@ -478,10 +468,7 @@ stop(const char *call)
     atomic_store(&trace_number, 0);
     while (atomic_load(&tellers) != 0)
         (void)sched_yield(); /* a listener is running, which is quick */
-    const openreg_error_fields saved = openreg_error_save();
-    settle_all(); /* spans that have ended since are not reported */
-    forget_bases();
-    openreg_error_restore(&saved);
+    settle_all(true);        /* spans that have ended since are not reported */
     return OPENREG_OK;
 }
 

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "validation/validated.h"
 
-#define INNER(v) atomic_load(&(v)->inner_comm)
+#define INNER(v) ((const openreg_comm *)atomic_load(&(v)->extensions[OPENREG_WRAPPED_COMM]))
 
 /* `count` elements at `ptr` are memory of the communicator's device. */
 static openreg_status
@@ -64,14 +64,13 @@ validated_queue(openreg_instance v, openreg_driver_comm comm, openreg_driver_str
 {
     static const char slot[] = "queue";
     openreg_handle *entry = NULL, *on = NULL;
-    openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_COMM_INIT, comm, &entry));
-    openreg_status status = openreg_validation_stream(v, slot, entry->dev, stream, &on, &state);
+    openreg_status status = openreg_validation_stream(v, slot, entry->dev, stream, &on);
     for (uint64_t i = 0; status == OPENREG_OK && i < n; ++i)
-        status = check_collective(v, entry, state, openreg_collective_at(list, i));
+        status = check_collective(v, entry, on->stream, openreg_collective_at(list, i));
     if (status == OPENREG_OK) {
-        (void)atomic_fetch_add_explicit(&state->queued, 1, memory_order_relaxed);
-        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->queue(v->instance, comm, stream, list, n));
+        (void)atomic_fetch_add(&on->stream->queued, 1);
+        status = OPENREG_VALIDATED(v, INNER(v), queue, comm, stream, list, n);
     }
     openreg_handle_release(v, entry);
     openreg_handle_release(v, on);
@@ -81,14 +80,10 @@ validated_queue(openreg_instance v, openreg_driver_comm comm, openreg_driver_str
 static openreg_status
 validated_id_size(openreg_instance v, uint32_t *out)
 {
-    static const char slot[] = "id_size";
-    const uint32_t poison = UINT32_C(0x5a5a5a5a);
-    uint32_t size = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->id_size(v->instance, &size));
-    openreg_validation_untouched(v, slot, status, &size, &poison, sizeof size);
+    uint32_t size;
+    const openreg_status status = OPENREG_VALIDATED_OUT(v, INNER(v), id_size, size, &size);
     if (status == OPENREG_OK && (size == 0 || size > OPENREG_COMM_ID_MAX))
-        return openreg_validation_refuse(v, OPENREG_RULE_COMM_ID, OPENREG_E_INTERNAL, slot, "it gave %u bytes",
+        return openreg_validation_refuse(v, OPENREG_RULE_COMM_ID, OPENREG_E_INTERNAL, "id_size", "it gave %u bytes",
                                          (unsigned)size);
     if (status == OPENREG_OK)
         *out = size;
@@ -99,16 +94,12 @@ static openreg_status
 validated_unique_id(openreg_instance v, int32_t dev, void *out)
 {
     static const char slot[] = "unique_id";
-    unsigned char before[OPENREG_COMM_ID_MAX + 8], id[OPENREG_COMM_ID_MAX + 8];
+    unsigned char id[OPENREG_COMM_ID_MAX + 8];
     uint32_t size = 0;
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
     OPENREG_RETURN_NOT_OK(validated_id_size(v, &size));
-    memset(before, 0x5a, sizeof before);
-    memcpy(id, before, sizeof id);
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->unique_id(v->instance, dev, id));
-    openreg_validation_untouched(v, slot, status, id, before, sizeof id);
-    if (memcmp(id + size, before + size, sizeof id - size) != 0)
+    const openreg_status status = OPENREG_VALIDATED_OUT(v, INNER(v), unique_id, id, dev, id);
+    if (!openreg_validation_is_unwritten(id + size, sizeof id - size))
         openreg_validation_report(v, OPENREG_RULE_COMM_ID, slot, "it wrote beyond the %u bytes of an id",
                                   (unsigned)size);
     if (status == OPENREG_OK)
@@ -129,49 +120,37 @@ validated_init(openreg_instance v, int32_t dev, int32_t rank, int32_t size, cons
         return OPENREG_E_NOMEM;
     entry->flags = (uint32_t)rank;
     entry->size = size;
-    openreg_driver_comm const poison = (openreg_driver_comm)(void *)entry;
-    openreg_driver_comm comm = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->init(v->instance, dev, rank, size, id, &comm));
-    openreg_validation_untouched(v, slot, status, &comm, &poison, sizeof comm);
-    status = openreg_handle_made(v, slot, OPENREG_RULE_COMM_HANDLE, status, comm, entry);
-    if (status == OPENREG_OK)
-        *out = comm;
-    return status;
-}
-
-static openreg_status
-call_with(openreg_instance v, const char *slot, openreg_driver_comm comm,
-          openreg_status (*function)(openreg_instance, openreg_driver_comm))
-{
-    openreg_handle *entry = NULL;
-    openreg_status status;
-    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_COMM_INIT, comm, &entry));
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, function(v->instance, comm));
-    openreg_handle_release(v, entry);
-    return status;
+    openreg_driver_comm comm;
+    const openreg_status status = OPENREG_VALIDATED_OUT(v, INNER(v), init, comm, dev, rank, size, id, &comm);
+    return openreg_handle_made(v, slot, status, comm, entry, out);
 }
 
 static openreg_status
 validated_get_error(openreg_instance v, openreg_driver_comm comm)
 {
-    return call_with(v, "get_error", comm, INNER(v)->get_error);
+    openreg_handle *entry = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, "get_error", OPENREG_MADE_BY_COMM_INIT, comm, &entry));
+    const openreg_status status = OPENREG_VALIDATED(v, INNER(v), get_error, comm);
+    openreg_handle_release(v, entry);
+    return status;
 }
 
 static openreg_status
 validated_abort(openreg_instance v, openreg_driver_comm comm)
 {
-    return call_with(v, "abort", comm, INNER(v)->abort);
+    openreg_handle *entry = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, "abort", OPENREG_MADE_BY_COMM_INIT, comm, &entry));
+    const openreg_status status = OPENREG_VALIDATED(v, INNER(v), abort, comm);
+    openreg_handle_release(v, entry);
+    return status;
 }
 
 static openreg_status
 validated_destroy(openreg_instance v, openreg_driver_comm comm)
 {
-    static const char slot[] = "destroy";
     openreg_handle *entry = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_COMM_INIT, comm, &entry));
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->destroy(v->instance, comm));
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, "destroy", OPENREG_MADE_BY_COMM_INIT, comm, &entry));
+    const openreg_status status = OPENREG_VALIDATED(v, INNER(v), destroy, comm);
     return openreg_handle_end_destroy(v, status, comm, entry);
 }
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "validation/validated.h"
 
-#define INNER(v) atomic_load(&(v)->inner_graph)
+#define INNER(v) ((const openreg_graph_table *)atomic_load(&(v)->extensions[OPENREG_WRAPPED_GRAPH]))
 
 /* -------------------------------------------------------------------------------------------------------- captures */
 
@@ -22,27 +22,6 @@ find_capture(openreg_instance v, unsigned long long number)
     return at;
 }
 
-/* That began on a stream. The lock is held. */
-static openreg_capture_state *
-find_capture_on(openreg_instance v, const openreg_stream_state *state)
-{
-    openreg_capture_state *at = v->captures;
-    while (at != NULL && at->state != state)
-        at = at->next;
-    return at;
-}
-
-static void
-add_capture(openreg_instance v, openreg_capture_state *begun)
-{
-    openreg_lock_acquire(&v->lock);
-    begun->number = ++v->last_capture;
-    begun->next = v->captures;
-    v->captures = begun;
-    atomic_store(&begun->state->capture, begun->number);
-    openreg_lock_release(&v->lock);
-}
-
 /* Removes it and its streams; the lock is held. */
 static void
 remove_capture(openreg_instance v, openreg_capture_state *capture)
@@ -54,9 +33,6 @@ remove_capture(openreg_instance v, openreg_capture_state *capture)
     for (openreg_stream_state *stream = v->streams; stream != NULL; stream = stream->next)
         if (atomic_load(&stream->capture) == capture->number)
             atomic_store(&stream->capture, 0);
-    for (int32_t i = 0; i < v->count; ++i)
-        if (atomic_load(&v->devices[i].stream.capture) == capture->number)
-            atomic_store(&v->devices[i].stream.capture, 0);
 }
 
 /* Removes and returns the capture that end() of this thread must end or, with `any`, one that began on the stream; else NULL.
@@ -65,7 +41,9 @@ static openreg_capture_state *
 take_capture(openreg_instance v, const openreg_stream_state *state, bool any, const char **why)
 {
     openreg_lock_acquire(&v->lock);
-    openreg_capture_state *found = find_capture_on(v, state);
+    openreg_capture_state *found = v->captures;
+    while (found != NULL && found->state != state)
+        found = found->next;
     *why = NULL;
     if (found == NULL) {
         *why = atomic_load(&state->capture) != 0 ? "the stream has joined a capture that began on another"
@@ -164,14 +142,16 @@ openreg_validation_capture_range(openreg_instance v, const openreg_stream_state 
     openreg_lock_release(&v->lock);
 }
 
-void
-openreg_validation_range_goes(openreg_instance v, const char *slot, uintptr_t start)
+/* Forgets ranges that begin at `start` or, if it is 0, those of captures that have ended and have no live graph.
+ * Whether one was in use. */
+static bool
+forget_ranges(openreg_instance v, uintptr_t start)
 {
     bool was_used = false;
     openreg_lock_acquire(&v->lock);
     for (openreg_captured_range **at = &v->captured_ranges; *at != NULL;) {
         openreg_captured_range *const range = *at;
-        if (range->start != start) {
+        if (start != 0 ? range->start != start : is_used(v, range->capture)) {
             at = &range->next;
             continue;
         }
@@ -180,26 +160,15 @@ openreg_validation_range_goes(openreg_instance v, const char *slot, uintptr_t st
         free(range);
     }
     openreg_lock_release(&v->lock);
-    if (was_used)
-        openreg_validation_report(v, OPENREG_RULE_GRAPH_MEMORY, slot, "a captured graph uses what begins at %p",
-                                  (void *)start);
+    return was_used;
 }
 
-/* Forgets ranges of captures that have ended and have no live graph. */
-static void
-forget_ranges(openreg_instance v)
+void
+openreg_validation_range_goes(openreg_instance v, const char *slot, uintptr_t start)
 {
-    openreg_lock_acquire(&v->lock);
-    for (openreg_captured_range **at = &v->captured_ranges; *at != NULL;) {
-        openreg_captured_range *const range = *at;
-        if (is_used(v, range->capture)) {
-            at = &range->next;
-            continue;
-        }
-        *at = range->next;
-        free(range);
-    }
-    openreg_lock_release(&v->lock);
+    if (forget_ranges(v, start))
+        openreg_validation_report(v, OPENREG_RULE_GRAPH_MEMORY, slot, "a captured graph uses what begins at %p",
+                                  (void *)start);
 }
 
 /* A launch on a captured stream: that capture uses the ranges of the graph. */
@@ -216,29 +185,6 @@ capture_ranges_of(openreg_instance v, const openreg_handle *exec, const openreg_
     openreg_lock_release(&v->lock);
 }
 
-void
-openreg_validation_report_captures(openreg_instance v)
-{
-    size_t count = 0;
-    for (const openreg_capture_state *at = v->captures; at != NULL; at = at->next)
-        ++count;
-    if (count > 0)
-        openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close", "%zu captures had not ended", count);
-}
-
-void
-openreg_validation_free_captures(openreg_instance v)
-{
-    for (openreg_capture_state *at = v->captures, *next; at != NULL; at = next) {
-        next = at->next;
-        free(at);
-    }
-    for (openreg_captured_range *at = v->captured_ranges, *next; at != NULL; at = next) {
-        next = at->next;
-        free(at);
-    }
-}
-
 /* --------------------------------------------------------------------------------------------------- begin and end */
 
 static openreg_status
@@ -246,16 +192,15 @@ validated_begin(openreg_instance v, int32_t dev, openreg_driver_stream stream, i
 {
     static const char slot[] = "begin";
     openreg_handle *on = NULL;
-    openreg_stream_state *state = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &on, &state));
-    openreg_capture_state *const begun = calloc(1, sizeof *begun);
-    openreg_status status;
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &on));
+    openreg_stream_state *const state = on->stream;
+    openreg_capture_state *const begun = malloc(sizeof *begun);
     if (begun == NULL) {
         openreg_handle_release(v, on);
         return openreg_validation_no_memory();
     }
     const unsigned long long before = atomic_load(&state->capture);
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->begin(v->instance, dev, stream, mode));
+    const openreg_status status = OPENREG_VALIDATED(v, INNER(v), begin, dev, stream, mode);
     const bool is_captured = before != 0 && before == atomic_load(&state->capture);
     if (status == OPENREG_OK && (stream == NULL || is_captured))
         openreg_validation_report(v, OPENREG_RULE_CAPTURE_BEGIN, slot, "it returned OPENREG_OK for %s",
@@ -263,12 +208,17 @@ validated_begin(openreg_instance v, int32_t dev, openreg_driver_stream stream, i
     if (status != OPENREG_OK || stream == NULL || is_captured) {
         free(begun);
     } else {
-        begun->dev = dev;
-        begun->mode = mode;
-        begun->stream = stream;
-        begun->state = state;
-        begun->thread = pthread_self();
-        add_capture(v, begun);
+        openreg_lock_acquire(&v->lock);
+        *begun = (openreg_capture_state){.next = v->captures,
+                                         .number = ++v->last_capture,
+                                         .dev = dev,
+                                         .mode = mode,
+                                         .stream = stream,
+                                         .state = state,
+                                         .thread = pthread_self()};
+        v->captures = begun;
+        atomic_store(&state->capture, begun->number);
+        openreg_lock_release(&v->lock);
     }
     openreg_handle_release(v, on);
     return status;
@@ -279,20 +229,16 @@ validated_end(openreg_instance v, int32_t dev, openreg_driver_stream stream, ope
 {
     static const char slot[] = "end";
     openreg_handle *on = NULL;
-    openreg_stream_state *state = NULL;
     const char *why = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &on, &state));
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &on));
     openreg_handle *const entry = openreg_handle_make(v, OPENREG_MADE_BY_GRAPH_END, dev);
     if (entry == NULL) {
         openreg_handle_release(v, on);
         return OPENREG_E_NOMEM;
     }
-    openreg_capture_state *ended = take_capture(v, state, false, &why);
-    openreg_driver_graph const poison = (openreg_driver_graph)(void *)entry;
-    openreg_driver_graph made = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->end(v->instance, dev, stream, &made));
-    openreg_validation_untouched(v, slot, status, &made, &poison, sizeof made);
+    openreg_capture_state *ended = take_capture(v, on->stream, false, &why);
+    openreg_driver_graph made;
+    openreg_status status = OPENREG_VALIDATED_OUT(v, INNER(v), end, made, dev, stream, &made);
     if (status == OPENREG_OK && why != NULL)
         openreg_validation_report(v, OPENREG_RULE_CAPTURE_END, slot, "it returned OPENREG_OK, and %s", why);
     else if (status != OPENREG_OK && ended != NULL && ask_status(v, dev, stream) != OPENREG_CAPTURE_NONE)
@@ -300,14 +246,12 @@ validated_end(openreg_instance v, int32_t dev, openreg_driver_stream stream, ope
                                   "it returned %s, and the stream is still captured", openreg_status_name(status));
     if (status == OPENREG_OK) {
         if (ended == NULL)
-            ended = take_capture(v, state, true, &why);
+            ended = take_capture(v, on->stream, true, &why);
         atomic_store(&entry->capture, ended != NULL ? ended->number : 0);
     }
-    status = openreg_handle_made(v, slot, OPENREG_RULE_GRAPH_HANDLE, status, made, entry);
-    if (status == OPENREG_OK)
-        *out = made;
+    status = openreg_handle_made(v, slot, status, made, entry, out);
     free(ended);
-    forget_ranges(v);
+    (void)forget_ranges(v, 0);
     openreg_handle_release(v, on);
     return status;
 }
@@ -317,18 +261,14 @@ validated_status(openreg_instance v, int32_t dev, openreg_driver_stream stream, 
 {
     static const char slot[] = "status";
     openreg_handle *on = NULL;
-    openreg_stream_state *state = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &on, &state));
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, slot, dev, stream, &on));
+    openreg_stream_state *const state = on->stream;
     const unsigned long long before = atomic_load(&state->capture);
-    const int32_t poison = INT32_C(0x5a5a5a5a);
-    int32_t answer = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->status(v->instance, dev, stream, &answer));
-    openreg_validation_untouched(v, slot, status, &answer, &poison, sizeof answer);
+    int32_t answer;
+    const openreg_status status = OPENREG_VALIDATED_OUT(v, INNER(v), status, answer, dev, stream, &answer);
     const bool is_known = !atomic_load(&state->is_shared) && before == atomic_load(&state->capture);
     openreg_handle_release(v, on);
-    if (status != OPENREG_OK)
-        return status;
+    OPENREG_RETURN_NOT_OK(status);
     if (answer < OPENREG_CAPTURE_NONE || answer > OPENREG_CAPTURE_INVALIDATED)
         return openreg_validation_refuse(v, OPENREG_RULE_CAPTURE_STATUS, OPENREG_E_INTERNAL, slot, "it gave %d",
                                          answer);
@@ -343,17 +283,16 @@ static openreg_status
 validated_exchange_mode(openreg_instance v, int32_t *mode)
 {
     static const char slot[] = "exchange_mode";
-    const int32_t before = *mode;
-    int32_t exchanged = before;
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->exchange_mode(v->instance, &exchanged));
-    openreg_validation_untouched(v, slot, status, &exchanged, &before, sizeof before);
-    if (status == OPENREG_OK && (exchanged < OPENREG_CAPTURE_GLOBAL || exchanged > OPENREG_CAPTURE_RELAXED))
+    int32_t exchanged = *mode;
+    const openreg_status status = OPENREG_VALIDATED(v, INNER(v), exchange_mode, &exchanged);
+    if (status != OPENREG_OK && exchanged != *mode)
+        openreg_validation_report_written(v, slot, status);
+    OPENREG_RETURN_NOT_OK(status);
+    if (exchanged < OPENREG_CAPTURE_GLOBAL || exchanged > OPENREG_CAPTURE_RELAXED)
         return openreg_validation_refuse(v, OPENREG_RULE_CAPTURE_MODE, OPENREG_E_INTERNAL, slot, "it gave %d",
                                          exchanged);
-    if (status == OPENREG_OK)
-        *mode = exchanged;
-    return status;
+    *mode = exchanged;
+    return OPENREG_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- graphs */
@@ -367,19 +306,13 @@ validated_instantiate(openreg_instance v, openreg_driver_graph graph, uint32_t f
     if (flags != 0)
         openreg_validation_report(v, OPENREG_RULE_GRAPH_FLAGS, slot, "flags are %u", flags);
     openreg_handle *const entry = openreg_handle_make(v, OPENREG_MADE_BY_INSTANTIATE, of->dev);
-    if (entry == NULL) {
-        openreg_handle_release(v, of);
-        return OPENREG_E_NOMEM;
+    openreg_status status = OPENREG_E_NOMEM;
+    if (entry != NULL) {
+        atomic_store(&entry->capture, atomic_load(&of->capture));
+        openreg_driver_graph_exec made;
+        status = OPENREG_VALIDATED_OUT(v, INNER(v), instantiate, made, graph, flags, &made);
+        status = openreg_handle_made(v, slot, status, made, entry, out);
     }
-    atomic_store(&entry->capture, atomic_load(&of->capture));
-    openreg_driver_graph_exec const poison = (openreg_driver_graph_exec)(void *)entry;
-    openreg_driver_graph_exec made = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->instantiate(v->instance, graph, flags, &made));
-    openreg_validation_untouched(v, slot, status, &made, &poison, sizeof made);
-    status = openreg_handle_made(v, slot, OPENREG_RULE_GRAPH_EXEC_HANDLE, status, made, entry);
-    if (status == OPENREG_OK)
-        *out = made;
     openreg_handle_release(v, of);
     return status;
 }
@@ -389,16 +322,15 @@ validated_launch(openreg_instance v, int32_t dev, openreg_driver_stream stream, 
 {
     static const char slot[] = "launch";
     openreg_handle *launched = NULL, *on = NULL;
-    openreg_stream_state *state = NULL;
     OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &launched));
-    openreg_status status = openreg_validation_stream(v, slot, dev, stream, &on, &state);
+    openreg_status status = openreg_validation_stream(v, slot, dev, stream, &on);
     if (status == OPENREG_OK && launched->dev != dev)
         status = openreg_validation_refuse(v, OPENREG_RULE_GRAPH_DEVICE, OPENREG_E_INVALID, slot,
                                            "a graph of device %d was launched on device %d", launched->dev, dev);
     if (status == OPENREG_OK) {
-        capture_ranges_of(v, launched, state);
-        (void)atomic_fetch_add(&state->queued, 1);
-        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->launch(v->instance, dev, stream, exec));
+        capture_ranges_of(v, launched, on->stream);
+        (void)atomic_fetch_add(&on->stream->queued, 1);
+        status = OPENREG_VALIDATED(v, INNER(v), launch, dev, stream, exec);
     }
     openreg_handle_release(v, launched);
     openreg_handle_release(v, on);
@@ -411,13 +343,10 @@ validated_update(openreg_instance v, openreg_driver_graph_exec exec, openreg_dri
     static const char slot[] = "update";
     openreg_handle *updated = NULL, *from = NULL;
     OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &updated));
-    const int32_t poison = INT32_C(0x5a5a5a5a);
-    int32_t answer = poison;
+    int32_t answer = 0;
     openreg_status status = openreg_handle_use(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &from);
-    if (status == OPENREG_OK) {
-        OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->update(v->instance, exec, graph, &answer));
-        openreg_validation_untouched(v, slot, status, &answer, &poison, sizeof answer);
-    }
+    if (status == OPENREG_OK)
+        status = OPENREG_VALIDATED_OUT(v, INNER(v), update, answer, exec, graph, &answer);
     if (status == OPENREG_OK && answer != 0 && answer != 1)
         status = openreg_validation_refuse(v, OPENREG_RULE_GRAPH_FITS, OPENREG_E_INTERNAL, slot, "it gave %d", answer);
     if (status == OPENREG_OK) {
@@ -434,9 +363,8 @@ static openreg_status
 validated_dump(openreg_instance v, openreg_driver_graph graph, const char *path)
 {
     openreg_handle *entry = NULL;
-    openreg_status status;
     OPENREG_RETURN_NOT_OK(openreg_handle_use(v, "dump", OPENREG_MADE_BY_GRAPH_END, graph, &entry));
-    OPENREG_VALIDATED_FUNCTION(status, v, "dump", INNER(v)->dump(v->instance, graph, path));
+    const openreg_status status = OPENREG_VALIDATED(v, INNER(v), dump, graph, path);
     openreg_handle_release(v, entry);
     return status;
 }
@@ -444,26 +372,22 @@ validated_dump(openreg_instance v, openreg_driver_graph graph, const char *path)
 static openreg_status
 validated_destroy_graph(openreg_instance v, openreg_driver_graph graph)
 {
-    static const char slot[] = "destroy_graph";
     openreg_handle *entry = NULL;
-    openreg_status status;
-    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_GRAPH_END, graph, &entry));
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->destroy_graph(v->instance, graph));
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, "destroy_graph", OPENREG_MADE_BY_GRAPH_END, graph, &entry));
+    openreg_status status = OPENREG_VALIDATED(v, INNER(v), destroy_graph, graph);
     status = openreg_handle_end_destroy(v, status, graph, entry);
-    forget_ranges(v);
+    (void)forget_ranges(v, 0);
     return status;
 }
 
 static openreg_status
 validated_destroy_exec(openreg_instance v, openreg_driver_graph_exec exec)
 {
-    static const char slot[] = "destroy_exec";
     openreg_handle *entry = NULL;
-    openreg_status status;
-    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, slot, OPENREG_MADE_BY_INSTANTIATE, exec, &entry));
-    OPENREG_VALIDATED_FUNCTION(status, v, slot, INNER(v)->destroy_exec(v->instance, exec));
+    OPENREG_RETURN_NOT_OK(openreg_handle_begin_destroy(v, "destroy_exec", OPENREG_MADE_BY_INSTANTIATE, exec, &entry));
+    openreg_status status = OPENREG_VALIDATED(v, INNER(v), destroy_exec, exec);
     status = openreg_handle_end_destroy(v, status, exec, entry);
-    forget_ranges(v);
+    (void)forget_ranges(v, 0);
     return status;
 }
 
@@ -486,7 +410,7 @@ openreg_validation_graph(openreg_instance v, const openreg_graph_table *inner)
             .dump = inner->dump != NULL ? validated_dump : NULL,
             .exchange_mode = inner->exchange_mode != NULL ? validated_exchange_mode : NULL,
         };
-        atomic_store(&v->inner_graph, inner);
+        atomic_store(&v->extensions[OPENREG_WRAPPED_GRAPH], inner);
     }
     openreg_lock_release(&v->lock);
     return &v->graph;

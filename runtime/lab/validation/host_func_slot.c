@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/fork.h"
-#include "base/thread.h"
 #include "validation/validated.h"
 
 typedef struct queued_function {
@@ -44,17 +43,6 @@ openreg_validation_in_function(void)
     return thread_is_running;
 }
 
-static void
-add(queued_function *entry)
-{
-    openreg_lock_acquire(&lock);
-    last_instance = entry->v;
-    entry->number = ++last_number;
-    entry->next = queued[entry->number % BUCKETS];
-    queued[entry->number % BUCKETS] = entry;
-    openreg_lock_release(&lock);
-}
-
 /* The lock is held. */
 static queued_function *
 remove_entry(uintptr_t number)
@@ -68,17 +56,8 @@ remove_entry(uintptr_t number)
     return entry;
 }
 
-static queued_function *
-take(uintptr_t number)
-{
-    openreg_lock_acquire(&lock);
-    queued_function *const entry = remove_entry(number);
-    openreg_lock_release(&lock);
-    return entry;
-}
-
-/* The same, to run it: the instance stays until stop_running(), even if its driver is closed before. Without an entry *v is
- * the instance to report, or NULL. */
+/* Removes it to run it: the instance stays until stop_running(), even if its driver is closed before. Without an
+ * entry *v is the instance to report, or NULL. */
 static queued_function *
 start_running(uintptr_t number, openreg_instance *v)
 {
@@ -107,9 +86,9 @@ run(void *argument)
     static const char slot[] = "host_func";
     openreg_instance v = NULL;
     queued_function *const entry = start_running((uintptr_t)argument, &v);
+    if (v == NULL)
+        return;
     if (entry == NULL) {
-        if (v == NULL)
-            return;
         openreg_validation_report(v, OPENREG_RULE_FUNCTION_ONCE, slot, "a function was called a second time");
         stop_running(v);
         return;
@@ -128,37 +107,46 @@ run(void *argument)
 }
 
 static openreg_status
+queue(openreg_instance v, int32_t dev, openreg_driver_stream stream, openreg_stream_state *state,
+      void (*function)(void *argument), void *argument)
+{
+    queued_function *const entry = malloc(sizeof *entry);
+    if (entry == NULL)
+        return openreg_validation_no_memory();
+    *entry = (queued_function){NULL, 0, function, argument, v, dev, state};
+    openreg_lock_acquire(&lock);
+    const uintptr_t number = ++last_number; /* the entry may be freed when host_func() returns */
+    last_instance = v;
+    entry->number = number;
+    entry->next = queued[number % BUCKETS];
+    queued[number % BUCKETS] = entry;
+    openreg_lock_release(&lock);
+    atomic_fetch_add(&state->queued, 1);
+    thread_is_calling = 1;
+    const openreg_status status = OPENREG_VALIDATED(v, &v->inner, host_func, dev, stream, run, (void *)number);
+    thread_is_calling = 0;
+    if (status == OPENREG_OK) {
+        atomic_fetch_add(&state->functions, 1);
+        atomic_fetch_add(&v->devices[dev].functions, 1);
+    } else {
+        openreg_lock_acquire(&lock);
+        free(remove_entry(number));
+        openreg_lock_release(&lock);
+    }
+    return status;
+}
+
+static openreg_status
 validated_host_func(openreg_instance v, int32_t dev, openreg_driver_stream stream, void (*function)(void *argument),
                     void *argument)
 {
-    openreg_handle *handle = NULL;
-    openreg_stream_state *state = NULL;
-    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "host_func", dev, stream, &handle, &state));
-    openreg_status status;
-    if (atomic_load(&state->capture) != 0) { /* each launch runs it: it is passed to the graph unchanged */
-        OPENREG_VALIDATED_CALL(status, v, host_func, (v->instance, dev, stream, function, argument));
-        openreg_handle_release(v, handle);
-        return status;
-    }
-    queued_function *const entry = malloc(sizeof *entry);
-    if (entry == NULL) {
-        status = openreg_validation_no_memory();
-    } else {
-        *entry = (queued_function){NULL, 0, function, argument, v, dev, state};
-        add(entry);
-        const uintptr_t number = entry->number; /* the entry may be freed when host_func() returns */
-        atomic_fetch_add(&state->queued, 1);
-        thread_is_calling = 1;
-        OPENREG_VALIDATED_CALL(status, v, host_func, (v->instance, dev, stream, run, (void *)number));
-        thread_is_calling = 0;
-        if (status == OPENREG_OK) {
-            atomic_fetch_add(&state->functions, 1);
-            atomic_fetch_add(&v->devices[dev].functions, 1);
-        } else {
-            free(take(number));
-        }
-    }
-    openreg_handle_release(v, handle);
+    openreg_handle *on = NULL;
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "host_func", dev, stream, &on));
+    const bool is_captured = atomic_load(&on->stream->capture) != 0;
+    const openreg_status status = is_captured /* each launch runs it: it is passed to the graph unchanged */
+                                      ? OPENREG_VALIDATED(v, &v->inner, host_func, dev, stream, function, argument)
+                                      : queue(v, dev, stream, on->stream, function, argument);
+    openreg_handle_release(v, on);
     return status;
 }
 

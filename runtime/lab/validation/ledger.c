@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "validation/validated.h"
 
 /* ---------------------------------------------------------------------------------------------------------- memory */
@@ -48,23 +49,14 @@ openreg_ledger_make_room(openreg_instance v)
     return fits ? OPENREG_OK : openreg_validation_no_memory();
 }
 
-void
-openreg_ledger_give_up_room(openreg_instance v)
-{
-    openreg_lock_acquire(&v->lock);
-    --v->ranges_coming;
-    openreg_lock_release(&v->lock);
-}
-
-int
-openreg_ledger_add(openreg_instance v, const openreg_ledger_range *range, openreg_ledger_range *other)
+/* Adds a range, with room made. Otherwise it overlaps a live one, which is copied to *other. */
+static bool
+add_range(openreg_instance v, const openreg_ledger_range *range, openreg_ledger_range *other)
 {
     openreg_lock_acquire(&v->lock);
     const size_t at = upper_bound(v, range->start);
     const openreg_ledger_range *hit = NULL;
-    if (at > 0 && overlaps(range, &v->ranges[at - 1]))
-        hit = &v->ranges[at - 1];
-    else if (at > 0 && v->ranges[at - 1].start == range->start)
+    if (at > 0 && (overlaps(range, &v->ranges[at - 1]) || v->ranges[at - 1].start == range->start))
         hit = &v->ranges[at - 1];
     else if (at < v->range_count && overlaps(range, &v->ranges[at]))
         hit = &v->ranges[at];
@@ -80,19 +72,52 @@ openreg_ledger_add(openreg_instance v, const openreg_ledger_range *range, openre
     return hit == NULL;
 }
 
-static openreg_ledger_range *
-starting_at(openreg_instance v, uintptr_t start)
-{
-    const size_t at = upper_bound(v, start);
-    return at > 0 && v->ranges[at - 1].start == start ? &v->ranges[at - 1] : NULL;
-}
-
-int
-openreg_ledger_remove(openreg_instance v, openreg_made_by kind, int32_t dev, const void *ptr, openreg_ledger_range *out)
+static void
+give_up_room(openreg_instance v)
 {
     openreg_lock_acquire(&v->lock);
-    openreg_ledger_range *const range = starting_at(v, (uintptr_t)ptr);
-    const int is_it = range != NULL && range->kind == kind && range->dev == dev;
+    --v->ranges_coming;
+    openreg_lock_release(&v->lock);
+}
+
+openreg_status
+openreg_ledger_made(openreg_instance v, const char *slot, openreg_status status, const openreg_ledger_range *made)
+{
+    openreg_ledger_range other;
+    if (status != OPENREG_OK || made->start == 0)
+        give_up_room(v);
+    else if (!add_range(v, made, &other))
+        return openreg_validation_refuse(v, OPENREG_RULE_NO_OVERLAP, OPENREG_E_INTERNAL, slot,
+                                         "it gave %llu bytes at %p, where %llu bytes of device %d at %p are live",
+                                         (unsigned long long)made->size, (void *)made->start,
+                                         (unsigned long long)other.size, other.dev, (void *)other.start);
+    return status;
+}
+
+/* The last range that begins at the address or below; with the lock held. */
+static openreg_ledger_range *
+at_or_below(openreg_instance v, const void *address)
+{
+    const size_t at = upper_bound(v, (uintptr_t)address);
+    return at > 0 ? &v->ranges[at - 1] : NULL;
+}
+
+static openreg_ledger_range *
+starting_at(openreg_instance v, const void *start)
+{
+    openreg_ledger_range *const range = at_or_below(v, start);
+    return range != NULL && range->start == (uintptr_t)start ? range : NULL;
+}
+
+openreg_status
+openreg_ledger_begin_remove(openreg_instance v, const char *slot, openreg_made_by kind, int32_t dev, const void *ptr,
+                            openreg_ledger_range *out)
+{
+    if (dev != -1)
+        OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    openreg_lock_acquire(&v->lock);
+    openreg_ledger_range *const range = starting_at(v, ptr);
+    const bool is_it = range != NULL && range->kind == kind && range->dev == dev;
     if (is_it) {
         *out = *range;
         const size_t after = v->range_count - (size_t)(range - v->ranges) - 1;
@@ -101,7 +126,17 @@ openreg_ledger_remove(openreg_instance v, openreg_made_by kind, int32_t dev, con
         ++v->ranges_coming; /* put back if the driver fails to free it */
     }
     openreg_lock_release(&v->lock);
-    return is_it;
+    if (is_it) {
+        openreg_validation_range_goes(v, slot, out->start);
+        return OPENREG_OK;
+    }
+    if (openreg_ledger_find(v, ptr, out))
+        return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
+                                         "%p of device %d is inside %llu bytes at %p of device %d, of another kind, "
+                                         "device or start",
+                                         ptr, dev, (unsigned long long)out->size, (void *)out->start, out->dev);
+    return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
+                                     "%p of device %d is not live", ptr, dev);
 }
 
 openreg_status
@@ -109,8 +144,8 @@ openreg_ledger_end_remove(openreg_instance v, openreg_status status, const openr
 {
     openreg_ledger_range other;
     if (status == OPENREG_OK)
-        openreg_ledger_give_up_room(v);
-    if (status == OPENREG_OK || !openreg_ledger_add(v, range, &other))
+        give_up_room(v);
+    if (status == OPENREG_OK || !add_range(v, range, &other))
         free(range->mapped);
     return status;
 }
@@ -118,12 +153,10 @@ openreg_ledger_end_remove(openreg_instance v, openreg_status status, const openr
 int
 openreg_ledger_find(openreg_instance v, const void *ptr, openreg_ledger_range *out)
 {
-    const uintptr_t address = (uintptr_t)ptr;
     openreg_lock_acquire(&v->lock);
-    const size_t at = upper_bound(v, address);
-    const openreg_ledger_range *const below = at > 0 ? &v->ranges[at - 1] : NULL;
+    const openreg_ledger_range *const below = at_or_below(v, ptr);
     const int is_found = below != NULL &&
-                         (address - below->start < below->size || below->kind == OPENREG_MADE_BY_MEMORY_OPEN);
+                         ((uintptr_t)ptr - below->start < below->size || below->kind == OPENREG_MADE_BY_MEMORY_OPEN);
     if (is_found)
         *out = *below;
     openreg_lock_release(&v->lock);
@@ -146,8 +179,7 @@ int
 openreg_ledger_holds(openreg_instance v, const void *ptr, uint64_t size)
 {
     openreg_lock_acquire(&v->lock);
-    const size_t at = upper_bound(v, (uintptr_t)ptr);
-    const openreg_ledger_range *const range = at > 0 ? &v->ranges[at - 1] : NULL;
+    const openreg_ledger_range *const range = at_or_below(v, ptr);
     const uint64_t offset = range != NULL ? (uintptr_t)ptr - range->start : 0;
     const int holds = range != NULL && (range->mapped != NULL ? are_mapped(range, offset, size, 1)
                                                               : offset <= range->size && size <= range->size - offset);
@@ -159,7 +191,7 @@ int
 openreg_ledger_set_mapped(openreg_instance v, const void *ptr, uint64_t offset, uint64_t size, int mapped)
 {
     openreg_lock_acquire(&v->lock);
-    openreg_ledger_range *const range = starting_at(v, (uintptr_t)ptr);
+    openreg_ledger_range *const range = starting_at(v, ptr);
     const int fits = range != NULL && range->mapped != NULL && offset % range->step == 0 && size % range->step == 0 &&
                      are_mapped(range, offset, size, !mapped);
     if (fits)
@@ -169,7 +201,7 @@ openreg_ledger_set_mapped(openreg_instance v, const void *ptr, uint64_t offset, 
 }
 
 void
-openreg_ledger_set_distance(openreg_instance v, uintptr_t start, uintptr_t distance)
+openreg_ledger_set_distance(openreg_instance v, const void *start, uintptr_t distance)
 {
     openreg_lock_acquire(&v->lock);
     openreg_ledger_range *const range = starting_at(v, start);
@@ -182,18 +214,12 @@ openreg_ledger_set_distance(openreg_instance v, uintptr_t start, uintptr_t dista
 
 /* --------------------------------------------------------------------------------------------------------- handles */
 
-static openreg_handle **
-bucket(openreg_instance v, const void *key)
-{
-    const uint64_t mixed = (uint64_t)(uintptr_t)key * UINT64_C(0x9e3779b97f4a7c15);
-    return &v->handles[(mixed >> 40) % OPENREG_HANDLE_BUCKETS];
-}
-
 /* The link to the entry, or the end of the list; with the lock held. */
 static openreg_handle **
 find(openreg_instance v, openreg_made_by kind, const void *key)
 {
-    openreg_handle **at = bucket(v, key);
+    const uint64_t mixed = (uint64_t)(uintptr_t)key * UINT64_C(0x9e3779b97f4a7c15);
+    openreg_handle **at = &v->handles[(mixed >> 40) % OPENREG_HANDLE_BUCKETS];
     while (*at != NULL && ((*at)->key != key || (*at)->kind != kind))
         at = &(*at)->next;
     return at;
@@ -236,28 +262,35 @@ add_handle(openreg_instance v, openreg_handle *entry, const void *key)
     return is_new;
 }
 
-static const char *
-name_of(openreg_made_by kind)
-{
-    static const char *const names[OPENREG_MADE_BY_COUNT] = {[OPENREG_MADE_BY_STREAM_CREATE] = "stream",
-                                                             [OPENREG_MADE_BY_EVENT_CREATE] = "event",
-                                                             [OPENREG_MADE_BY_COMM_INIT] = "communicator",
-                                                             [OPENREG_MADE_BY_GRAPH_END] = "graph",
-                                                             [OPENREG_MADE_BY_INSTANTIATE] = "executable graph"};
-    return names[kind];
-}
+static const struct {
+    const char *maker, *name;
+    openreg_rule rule; /* on the handle that the maker returns */
+} kinds[OPENREG_MADE_BY_COUNT] = {
+    [OPENREG_MADE_BY_MEM_ALLOC] = {.maker = "mem_alloc()"},
+    [OPENREG_MADE_BY_HOST_ALLOC] = {.maker = "host_alloc()"},
+    [OPENREG_MADE_BY_RESERVE] = {.maker = "reserve()"},
+    [OPENREG_MADE_BY_MEMORY_OPEN] = {.maker = "memory_open()"},
+    [OPENREG_MADE_BY_STREAM_CREATE] = {"stream_create()", "stream", OPENREG_RULE_STREAM_HANDLE},
+    [OPENREG_MADE_BY_EVENT_CREATE] = {"event_create()", "event", OPENREG_RULE_EVENT_HANDLE},
+    [OPENREG_MADE_BY_COMM_INIT] = {"init() of comm.h", "communicator", OPENREG_RULE_COMM_HANDLE},
+    [OPENREG_MADE_BY_GRAPH_END] = {"end() of graph.h", "graph", OPENREG_RULE_GRAPH_HANDLE},
+    [OPENREG_MADE_BY_INSTANTIATE] = {"instantiate()", "executable graph", OPENREG_RULE_GRAPH_EXEC_HANDLE},
+};
 
 openreg_status
-openreg_handle_made(openreg_instance v, const char *slot, openreg_rule rule, openreg_status status, const void *made,
-                    openreg_handle *entry)
+openreg_handle_made(openreg_instance v, const char *slot, openreg_status status, const void *made,
+                    openreg_handle *entry, void *out)
 {
-    if (status == OPENREG_OK && (made == NULL || made == entry))
-        status = openreg_validation_refuse(v, rule, OPENREG_E_INTERNAL, slot, "it returned OK with a NULL %s",
-                                           name_of(entry->kind));
+    const char *const name = kinds[entry->kind].name;
+    const openreg_rule rule = kinds[entry->kind].rule;
+    if (status == OPENREG_OK && openreg_written_address(made) == 0)
+        status = openreg_validation_refuse(v, rule, OPENREG_E_INTERNAL, slot, "it returned OK with a NULL %s", name);
     else if (status == OPENREG_OK && !add_handle(v, entry, made))
         status = openreg_validation_refuse(v, rule, OPENREG_E_INTERNAL, slot,
-                                           "it gave the %s %p, which is live already", name_of(entry->kind), made);
-    if (status != OPENREG_OK)
+                                           "it gave the %s %p, which is live already", name, made);
+    if (status == OPENREG_OK)
+        memcpy(out, &made, sizeof made);
+    else
         openreg_handle_release(v, entry);
     return status;
 }
@@ -266,7 +299,7 @@ static openreg_status
 refuse_dead(openreg_instance v, const char *slot, openreg_made_by kind, const void *key)
 {
     return openreg_validation_refuse(v, OPENREG_RULE_HANDLE_ALIVE, OPENREG_E_INVALID, slot, "%s %p is not live",
-                                     name_of(kind), key);
+                                     kinds[kind].name, key);
 }
 
 openreg_status
@@ -278,6 +311,22 @@ openreg_handle_use(openreg_instance v, const char *slot, openreg_made_by kind, c
         ++(*out)->uses;
     openreg_lock_release(&v->lock);
     return *out != NULL ? OPENREG_OK : refuse_dead(v, slot, kind, key);
+}
+
+openreg_status
+openreg_handle_use_on(openreg_instance v, const char *slot, openreg_made_by kind, const void *key, int32_t dev,
+                      openreg_handle **out)
+{
+    OPENREG_RETURN_NOT_OK(openreg_handle_use(v, slot, kind, key, out));
+    const int32_t owner = (*out)->dev;
+    if (owner == dev)
+        return OPENREG_OK;
+    openreg_handle_release(v, *out);
+    *out = NULL;
+    const bool is_event = kind == OPENREG_MADE_BY_EVENT_CREATE;
+    return openreg_validation_refuse(v, is_event ? OPENREG_RULE_EVENT_DEVICE : OPENREG_RULE_HANDLE_ALIVE,
+                                     OPENREG_E_INVALID, slot, "%s %p of device %d was %s device %d", kinds[kind].name,
+                                     key, owner, is_event ? "given with" : "used for", dev);
 }
 
 openreg_status
@@ -300,7 +349,7 @@ openreg_handle_begin_destroy(openreg_instance v, const char *slot, openreg_made_
     if (entry == NULL)
         return refuse_dead(v, slot, kind, key);
     if (others > 0)
-        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use %s %p", others, name_of(kind),
+        openreg_validation_report(v, OPENREG_RULE_DESTROY_UNUSED, slot, "%d calls use %s %p", others, kinds[kind].name,
                                   key);
     *out = entry;
     return OPENREG_OK;
@@ -337,14 +386,15 @@ openreg_ledger_report_live(openreg_instance v)
     for (size_t i = 0; i < OPENREG_HANDLE_BUCKETS; ++i)
         for (const openreg_handle *entry = v->handles[i]; entry != NULL; entry = entry->next)
             ++live[entry->kind];
-    static const char *const makers[] = {"mem_alloc()",      "host_alloc()",     "reserve()",
-                                         "memory_open()",    "stream_create()",  "event_create()",
-                                         "init() of comm.h", "end() of graph.h", "instantiate()"};
     for (size_t kind = 0; kind < OPENREG_MADE_BY_COUNT; ++kind)
         if (live[kind] > 0)
             openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close",
-                                      "%zu object(s) made by %s still live", live[kind], makers[kind]);
-    openreg_validation_report_captures(v);
+                                      "%zu object(s) made by %s still live", live[kind], kinds[kind].maker);
+    size_t captures = 0;
+    for (const openreg_capture_state *at = v->captures; at != NULL; at = at->next)
+        ++captures;
+    if (captures > 0)
+        openreg_validation_report(v, OPENREG_RULE_FREED_BEFORE_CLOSE, "close", "%zu captures had not ended", captures);
 }
 
 void
@@ -362,5 +412,12 @@ openreg_ledger_free(openreg_instance v)
     for (size_t i = 0; i < v->range_count; ++i)
         free(v->ranges[i].mapped);
     free(v->ranges);
-    openreg_validation_free_captures(v);
+    for (openreg_capture_state *at = v->captures, *next; at != NULL; at = next) {
+        next = at->next;
+        free(at);
+    }
+    for (openreg_captured_range *at = v->captured_ranges, *next; at != NULL; at = next) {
+        next = at->next;
+        free(at);
+    }
 }

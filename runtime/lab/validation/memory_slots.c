@@ -1,36 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* memory_slots.c: device memory and pinned memory, checked (validated.h). */
-#include <string.h>
-
+/* memory_slots.c: device memory, pinned memory, copies and fills, checked (validated.h). */
 #include "base/error.h"
 #include "validation/validated.h"
 
 #define LEAST_ALIGNMENT 16u /* malloc()'s */
 
-/* Adds memory from a function that has returned `status`, for which room was made. Overlapping memory is refused: its use would
- * destroy other memory. NULL and misaligned addresses are refused by the runtime. */
+/* `slot` has returned `status` and memory, for which room was made. NULL and misaligned addresses are refused by the
+ * runtime. */
 static openreg_status
 enter(openreg_instance v, const char *slot, openreg_rule rule, openreg_status status, const openreg_ledger_range *made,
-      uint64_t alignment)
+      uint64_t alignment, void **out)
 {
-    openreg_ledger_range other;
-    void *const address = (void *)made->start;
-    if (status != OPENREG_OK || address == NULL)
-        openreg_ledger_give_up_room(v);
-    OPENREG_RETURN_NOT_OK(status);
-    if (address == NULL) {
+    if (status == OPENREG_OK && made->start == 0)
         openreg_validation_report(v, rule, slot, "it returned OK with a NULL pointer");
-        return OPENREG_OK;
-    }
-    if (made->start % alignment != 0)
-        openreg_validation_report(v, rule, slot, "it returned the address %p, which isn't a multiple of %llu", address,
-                                  (unsigned long long)alignment);
-    if (openreg_ledger_add(v, made, &other))
-        return OPENREG_OK;
-    return openreg_validation_refuse(v, OPENREG_RULE_NO_OVERLAP, OPENREG_E_INTERNAL, slot,
-                                     "it gave %llu bytes at %p, where %llu bytes of device %d at %p are live",
-                                     (unsigned long long)made->size, address, (unsigned long long)other.size, other.dev,
-                                     (void *)other.start);
+    if (status == OPENREG_OK && made->start % alignment != 0)
+        openreg_validation_report(v, rule, slot, "it returned the address %p, which isn't a multiple of %llu",
+                                  (void *)made->start, (unsigned long long)alignment);
+    OPENREG_RETURN_NOT_OK(openreg_ledger_made(v, slot, status, made));
+    *out = (void *)made->start;
+    return OPENREG_OK;
 }
 
 static openreg_status
@@ -41,44 +29,20 @@ validated_mem_alloc(openreg_instance v, int32_t dev, const openreg_alloc_info *i
     if (info->size == 0)
         openreg_validation_report(v, OPENREG_RULE_SIZE_NOT_ZERO, slot, "0 bytes were requested");
     OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
-    void *const poison = (void *)&poison;
-    void *memory = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, mem_alloc, (v->instance, dev, info, &memory));
-    openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
+    void *memory;
+    const openreg_status status = OPENREG_VALIDATED_OUT(v, &v->inner, mem_alloc, memory, dev, info, &memory);
     const uint64_t least = v->devices[dev].info.min_alignment;
-    memory = memory == poison ? NULL : memory;
     const openreg_ledger_range made = {
-        .start = (uintptr_t)memory, .size = info->size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
-    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_ALIGNMENT, status, &made, least == 0 ? LEAST_ALIGNMENT : least));
-    *out = memory;
-    return OPENREG_OK;
-}
-
-static openreg_status
-not_alive(openreg_instance v, const char *slot, int32_t dev, const void *ptr)
-{
-    openreg_ledger_range other;
-    if (openreg_ledger_find(v, ptr, &other))
-        return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
-                                         "%p of device %d is inside %llu bytes at %p of device %d, of another kind, "
-                                         "device or start",
-                                         ptr, dev, (unsigned long long)other.size, (void *)other.start, other.dev);
-    return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
-                                     "%p of device %d is not live", ptr, dev);
+        .start = openreg_written_address(memory), .size = info->size, .dev = dev, .kind = OPENREG_MADE_BY_MEM_ALLOC};
+    return enter(v, slot, OPENREG_RULE_ALIGNMENT, status, &made, least == 0 ? LEAST_ALIGNMENT : least, out);
 }
 
 static openreg_status
 validated_mem_free(openreg_instance v, int32_t dev, void *ptr)
 {
-    static const char slot[] = "mem_free";
     openreg_ledger_range range;
-    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_MEM_ALLOC, dev, ptr, &range))
-        return not_alive(v, slot, dev, ptr);
-    openreg_validation_range_goes(v, slot, range.start);
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, mem_free, (v->instance, dev, ptr));
+    OPENREG_RETURN_NOT_OK(openreg_ledger_begin_remove(v, "mem_free", OPENREG_MADE_BY_MEM_ALLOC, dev, ptr, &range));
+    const openreg_status status = OPENREG_VALIDATED(v, &v->inner, mem_free, dev, ptr);
     return openreg_ledger_end_remove(v, status, &range);
 }
 
@@ -89,28 +53,19 @@ validated_host_alloc(openreg_instance v, int32_t dev, const openreg_alloc_info *
     if (info->size == 0)
         openreg_validation_report(v, OPENREG_RULE_HOST_MEMORY, slot, "0 bytes were requested");
     OPENREG_RETURN_NOT_OK(openreg_ledger_make_room(v));
-    void *const poison = (void *)&poison;
-    void *memory = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, host_alloc, (v->instance, dev, info, &memory));
-    openreg_validation_untouched(v, slot, status, &memory, &poison, sizeof memory);
-    memory = memory == poison ? NULL : memory;
+    void *memory;
+    const openreg_status status = OPENREG_VALIDATED_OUT(v, &v->inner, host_alloc, memory, dev, info, &memory);
     const openreg_ledger_range made = {
-        .start = (uintptr_t)memory, .size = info->size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
-    OPENREG_RETURN_NOT_OK(enter(v, slot, OPENREG_RULE_HOST_MEMORY, status, &made, LEAST_ALIGNMENT));
-    *out = memory;
-    return OPENREG_OK;
+        .start = openreg_written_address(memory), .size = info->size, .dev = -1, .kind = OPENREG_MADE_BY_HOST_ALLOC};
+    return enter(v, slot, OPENREG_RULE_HOST_MEMORY, status, &made, LEAST_ALIGNMENT, out);
 }
 
 static openreg_status
 validated_host_free(openreg_instance v, int32_t dev, void *ptr)
 {
     openreg_ledger_range range;
-    if (!openreg_ledger_remove(v, OPENREG_MADE_BY_HOST_ALLOC, -1, ptr, &range))
-        return not_alive(v, "host_free", -1, ptr);
-    openreg_validation_range_goes(v, "host_free", range.start);
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, host_free, (v->instance, dev, ptr));
+    OPENREG_RETURN_NOT_OK(openreg_ledger_begin_remove(v, "host_free", OPENREG_MADE_BY_HOST_ALLOC, -1, ptr, &range));
+    const openreg_status status = OPENREG_VALIDATED(v, &v->inner, host_free, dev, ptr);
     return openreg_ledger_end_remove(v, status, &range);
 }
 
@@ -124,14 +79,9 @@ validated_host_alias(openreg_instance v, int32_t dev, void *ptr, void **out)
     if (!is_known)
         openreg_validation_report(v, OPENREG_RULE_ALLOCATION_ALIVE, slot, "%p is in no allocation of device %d", ptr,
                                   dev);
-    void *const poison = (void *)&poison;
-    void *alias = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, host_alias, (v->instance, dev, ptr, &alias));
-    openreg_validation_untouched(v, slot, status, &alias, &poison, sizeof alias);
-    if (status != OPENREG_OK)
-        return status;
-    alias = alias == poison ? NULL : alias;
+    void *alias;
+    OPENREG_RETURN_NOT_OK(OPENREG_VALIDATED_OUT(v, &v->inner, host_alias, alias, dev, ptr, &alias));
+    alias = (void *)openreg_written_address(alias);
     const uintptr_t distance = (uintptr_t)alias - (uintptr_t)ptr;
     if (alias == NULL) /* which the runtime refuses */
         openreg_validation_report(v, OPENREG_RULE_ALIAS_DISTANCE, slot, "it returned OK with a NULL address");
@@ -140,7 +90,7 @@ validated_host_alias(openreg_instance v, int32_t dev, void *ptr, void **out)
                                          "it gave %p for %p, and another distance before in the same allocation", alias,
                                          ptr);
     else if (is_known)
-        openreg_ledger_set_distance(v, range.start, distance);
+        openreg_ledger_set_distance(v, (void *)range.start, distance);
     *out = alias;
     return OPENREG_OK;
 }
@@ -150,19 +100,92 @@ validated_mem_info(openreg_instance v, int32_t dev, uint64_t *free_bytes, uint64
 {
     static const char slot[] = "mem_info";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    const uint64_t before[2] = {UINT64_C(0x5a5a5a5a5a5a5a5a), UINT64_C(0x5a5a5a5a5a5a5a5b)};
-    uint64_t now[2] = {before[0], before[1]};
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, mem_info, (v->instance, dev, &now[0], &now[1]));
-    openreg_validation_untouched(v, slot, status, now, before, sizeof now);
-    if (status != OPENREG_OK)
-        return status;
-    if (now[0] > now[1] || now[1] == before[1])
+    uint64_t now[2];
+    OPENREG_RETURN_NOT_OK(OPENREG_VALIDATED_OUT(v, &v->inner, mem_info, now, dev, &now[0], &now[1]));
+    if (now[0] > now[1] || openreg_validation_is_unwritten(&now[1], sizeof now[1]))
         openreg_validation_report(v, OPENREG_RULE_MEMORY_INFO, slot, "it gave %llu free bytes of %llu",
                                   (unsigned long long)now[0], (unsigned long long)now[1]);
     *free_bytes = now[0];
     *total = now[1];
     return OPENREG_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- copies */
+
+openreg_status
+openreg_validation_range(openreg_instance v, const char *slot, const void *ptr, int32_t dev, uint64_t size,
+                         const char *what)
+{
+    OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
+    openreg_ledger_range range;
+    const int is_found = openreg_ledger_find(v, ptr, &range);
+    if (!is_found || (range.kind == OPENREG_MADE_BY_MEMORY_OPEN && range.dev != dev)) {
+        openreg_validation_report(v, OPENREG_RULE_ALLOCATION_ALIVE, slot, "%s %p is in no allocation of device %d",
+                                  what, ptr, dev);
+        return OPENREG_OK;
+    }
+    if (range.dev != dev)
+        return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
+                                         "%s %p is memory of device %d (-1: the host), not of device %d", what, ptr,
+                                         range.dev, dev);
+    if (range.kind != OPENREG_MADE_BY_MEMORY_OPEN && !openreg_ledger_holds(v, ptr, size))
+        return openreg_validation_refuse(v, OPENREG_RULE_ALLOCATION_ALIVE, OPENREG_E_INVALID, slot,
+                                         "%llu bytes at %s %p end beyond its allocation of %llu bytes at %p",
+                                         (unsigned long long)size, what, ptr, (unsigned long long)range.size,
+                                         (void *)range.start);
+    return OPENREG_OK;
+}
+
+static openreg_status
+check_copy(openreg_instance v, const void *dst, int32_t dst_dev, const void *src, int32_t src_dev, uint64_t size)
+{
+    static const char slot[] = "copy";
+    if (dst_dev == -1 && src_dev == -1)
+        openreg_validation_report(v, OPENREG_RULE_COPY_HOST, slot, "both devices are -1");
+    if (size == 0)
+        return OPENREG_OK;
+    if (dst_dev != -1)
+        OPENREG_RETURN_NOT_OK(openreg_validation_range(v, slot, dst, dst_dev, size, "the destination"));
+    if (src_dev != -1)
+        OPENREG_RETURN_NOT_OK(openreg_validation_range(v, slot, src, src_dev, size, "the source"));
+    const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
+    if (dst_dev == src_dev && to < from + size && from < to + size)
+        openreg_validation_report(v, OPENREG_RULE_COPY_OVERLAP, slot, "%llu bytes from %p to %p overlap",
+                                  (unsigned long long)size, src, dst);
+    return OPENREG_OK;
+}
+
+static openreg_status
+validated_copy(openreg_instance v, int32_t stream_dev, openreg_driver_stream stream, void *dst, int32_t dst_dev,
+               const void *src, int32_t src_dev, uint64_t size)
+{
+    openreg_handle *on = NULL;
+    OPENREG_RETURN_NOT_OK(check_copy(v, dst, dst_dev, src, src_dev, size));
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "copy", stream_dev, stream, &on));
+    atomic_fetch_add(&on->stream->queued, 1);
+    if (size > 0) {
+        openreg_validation_capture_range(v, on->stream, dst);
+        openreg_validation_capture_range(v, on->stream, src);
+    }
+    const openreg_status status = OPENREG_VALIDATED(v, &v->inner, copy, stream_dev, stream, dst, dst_dev, src, src_dev,
+                                                    size);
+    openreg_handle_release(v, on);
+    return status;
+}
+
+static openreg_status
+validated_fill(openreg_instance v, int32_t dev, openreg_driver_stream stream, void *dst, uint8_t value, uint64_t size)
+{
+    openreg_handle *on = NULL;
+    if (size > 0)
+        OPENREG_RETURN_NOT_OK(openreg_validation_range(v, "fill", dst, dev, size, "the destination"));
+    OPENREG_RETURN_NOT_OK(openreg_validation_stream(v, "fill", dev, stream, &on));
+    atomic_fetch_add(&on->stream->queued, 1);
+    if (size > 0)
+        openreg_validation_capture_range(v, on->stream, dst);
+    const openreg_status status = OPENREG_VALIDATED(v, &v->inner, fill, dev, stream, dst, value, size);
+    openreg_handle_release(v, on);
+    return status;
 }
 
 void
@@ -174,4 +197,6 @@ openreg_validation_wrap_memory(openreg_driver *table)
     OPENREG_VALIDATED_SLOT(table, host_free);
     OPENREG_VALIDATED_SLOT(table, host_alias);
     OPENREG_VALIDATED_SLOT(table, mem_info);
+    OPENREG_VALIDATED_SLOT(table, copy);
+    OPENREG_VALIDATED_SLOT(table, fill);
 }

@@ -95,13 +95,23 @@ typedef struct openreg_captured_range {
 
 typedef struct openreg_device_state {
     openreg_device_info info;
-    openreg_stream_state stream; /* the default one */
+    openreg_handle *stream; /* the default one, whose handle is NULL */
     atomic_ullong functions, functions_ended;
     atomic_ullong granularity; /* of vmm.h; 0: not known yet */
     atomic_int has_failed;     /* 1 once a call has: after an asynchronous error functions need not run */
 } openreg_device_state;
 
 #define OPENREG_HANDLE_BUCKETS 1024u
+
+/* The extensions, but that of kernels. */
+typedef enum openreg_wrapped {
+    OPENREG_WRAPPED_IPC,
+    OPENREG_WRAPPED_VMM,
+    OPENREG_WRAPPED_SCHEDULE,
+    OPENREG_WRAPPED_COMM,
+    OPENREG_WRAPPED_GRAPH,
+    OPENREG_WRAPPED_COUNT
+} openreg_wrapped;
 
 struct openreg_instance_s {
     openreg_instance next; /* all layers */
@@ -122,11 +132,7 @@ struct openreg_instance_s {
     int functions_running; /* by host_func_slot.c, under its lock, as is is_closed */
     bool is_closed;
     /* The driver's extension tables, once requested, and the layer's list of kernels. */
-    _Atomic(const openreg_ipc *) inner_ipc;
-    _Atomic(const openreg_vmm *) inner_vmm;
-    _Atomic(const openreg_schedule *) inner_schedule;
-    _Atomic(const openreg_comm *) inner_comm;
-    _Atomic(const openreg_graph_table *) inner_graph;
+    _Atomic(const void *) extensions[OPENREG_WRAPPED_COUNT];
     openreg_graph_table graph; /* the runtime's table in its place, without functions that the driver's lacks */
     const openreg_kernels *inner_kernels;
     openreg_kernels *kernels;
@@ -146,18 +152,26 @@ openreg_status openreg_validation_no_memory(void);
 
 /* ---- A call ---- */
 
-/* set_error() calls of the thread before the driver is called. */
+/* set_error() calls of the thread before the driver is called, and the out-parameter. */
 typedef struct openreg_call_span {
     uint32_t errors;
+    void *out;
+    size_t size;
 } openreg_call_span;
 
-/* Called before the driver; reports if this thread runs a host function. */
-openreg_call_span openreg_validation_begin(openreg_instance, const char *slot);
-/* Called after it: checks the rules on errors. `refuses`: OPENREG_E_UNSUPPORTED and OPENREG_E_NOMEM need no text (kernels). */
-void openreg_validation_end(openreg_instance, const char *slot, openreg_call_span, openreg_status status, int refuses);
-/* If `status` is a failure, the slot must have left its out-parameter of `size` bytes as `before` was. */
-void openreg_validation_untouched(openreg_instance, const char *slot, openreg_status status, const void *now,
-                                  const void *before, size_t size);
+/* Called before the driver; reports if this thread runs a host function. Fills the out-parameter (or NULL and 0) with
+ * a pattern, which must be there after a failure. */
+openreg_call_span openreg_validation_begin(openreg_instance, const char *slot, void *out, size_t size);
+/* Called after it: checks the rules on errors and out-parameters; returns `status`. `refuses`: OPENREG_E_UNSUPPORTED
+ * and OPENREG_E_NOMEM need no text (kernels). */
+openreg_status openreg_validation_end(openreg_instance, const char *slot, openreg_call_span, openreg_status status,
+                                      int refuses);
+/* Reports that a call which failed with `status` has written its out-parameter. */
+void openreg_validation_report_written(openreg_instance, const char *slot, openreg_status status);
+/* Whether bytes still have that pattern. */
+bool openreg_validation_is_unwritten(const void *bytes, size_t size);
+/* An address that the driver has written; 0: it wrote none, or NULL. */
+uintptr_t openreg_written_address(const void *written);
 
 /* OPENREG_OK if the ordinal exists, else a report and OPENREG_E_INVALID. */
 openreg_status openreg_validation_device(openreg_instance, const char *slot, int32_t dev);
@@ -171,15 +185,17 @@ void openreg_validation_free(openreg_instance);
 
 /* ---- Books: ledger.c ---- */
 
-/* Makes room for one more range, so that adding it can't fail, or gives that up. OPENREG_E_NOMEM with a text. */
+/* Makes room for one more range, so that adding it can't fail. OPENREG_E_NOMEM with a text. */
 openreg_status openreg_ledger_make_room(openreg_instance);
-void openreg_ledger_give_up_room(openreg_instance);
-/* Adds a range, with room made. 0: it overlaps a live one, which is copied to *other; nothing was added. */
-int openreg_ledger_add(openreg_instance, const openreg_ledger_range *range, openreg_ledger_range *other);
-/* Removes the range that begins at `ptr`, and makes room to restore it. 0: there is none of that kind and device. */
-int openreg_ledger_remove(openreg_instance, openreg_made_by kind, int32_t dev, const void *ptr,
-                          openreg_ledger_range *out);
-/* Called after the driver's function that frees it: restores it if that has failed; returns `status`. */
+/* Called after `slot` has returned `status` and the range, with room made: adds it, or gives the room up if it failed
+ * or `start` is 0. Refuses overlapping memory: its use would destroy other memory. */
+openreg_status openreg_ledger_made(openreg_instance, const char *slot, openreg_status status,
+                                   const openreg_ledger_range *made);
+/* Called around the driver's function that frees the range which begins at `ptr`. The first removes it; refuses if
+ * there is none of that kind and device (-1: the host), and reports captures that use it. The second restores it if
+ * the function has failed; returns `status`. */
+openreg_status openreg_ledger_begin_remove(openreg_instance, const char *slot, openreg_made_by kind, int32_t dev,
+                                           const void *ptr, openreg_ledger_range *out);
 openreg_status openreg_ledger_end_remove(openreg_instance, openreg_status status, const openreg_ledger_range *range);
 /* The range that holds the address, or memory_open()'s that is the nearest below: its size is not known. 0: none. */
 int openreg_ledger_find(openreg_instance, const void *ptr, openreg_ledger_range *out);
@@ -189,17 +205,21 @@ int openreg_ledger_holds(openreg_instance, const void *ptr, uint64_t size);
  * nothing has changed then. */
 int openreg_ledger_set_mapped(openreg_instance, const void *ptr, uint64_t offset, uint64_t size, int mapped);
 /* Changes one number of the range that begins at `start`, if it exists. */
-void openreg_ledger_set_distance(openreg_instance, uintptr_t start, uintptr_t distance);
+void openreg_ledger_set_distance(openreg_instance, const void *start, uintptr_t distance);
 
 /* An entry that is in no book yet, with one reference; NULL and an error text if host memory is short. */
 openreg_handle *openreg_handle_make(openreg_instance, openreg_made_by kind, int32_t dev);
-/* Called after `slot` has returned `status` and the handle `made`: with OPENREG_OK the entry is added to the books, else freed.
- * Refuses by `rule` a handle that is NULL, the entry itself (not written), or live already. */
-openreg_status openreg_handle_made(openreg_instance, const char *slot, openreg_rule rule, openreg_status status,
-                                   const void *made, openreg_handle *entry);
+/* Called after `slot` has returned `status` and the handle `made`: with OPENREG_OK the entry is added to the books
+ * and the handle written to *out, else the entry is freed. Refuses a handle that is NULL, not written, or live
+ * already. */
+openreg_status openreg_handle_made(openreg_instance, const char *slot, openreg_status status, const void *made,
+                                   openreg_handle *entry, void *out);
 /* *out: the entry with one more reference; NULL and OPENREG_E_INVALID with a report: no such handle is live. */
 openreg_status openreg_handle_use(openreg_instance, const char *slot, openreg_made_by kind, const void *key,
                                   openreg_handle **out);
+/* The same; refuses one of another device. */
+openreg_status openreg_handle_use_on(openreg_instance, const char *slot, openreg_made_by kind, const void *key,
+                                     int32_t dev, openreg_handle **out);
 /* Called around the driver's function that destroys a handle. The first removes the entry from the books, whose reference
  * passes to the caller, and reports calls that use it; NULL has none. The second drops the reference, or restores the entry
  * if the function has failed; returns `status`. */
@@ -221,7 +241,6 @@ void openreg_ledger_free(openreg_instance);
     (table)->slot = validated_##slot
 
 void openreg_validation_wrap_memory(openreg_driver *table);
-void openreg_validation_wrap_copies(openreg_driver *table);
 void openreg_validation_wrap_streams(openreg_driver *table);
 void openreg_validation_wrap_events(openreg_driver *table);
 void openreg_validation_wrap_host_func(openreg_driver *table);
@@ -241,9 +260,6 @@ void openreg_validation_join(openreg_instance, openreg_stream_state *state, cons
 /* `slot` has returned `status`, of a stream or event of a capture; 0: of none. */
 void openreg_validation_judge_refusal(openreg_instance, const char *slot, unsigned long long capture,
                                       openreg_status status);
-/* At close(). */
-void openreg_validation_report_captures(openreg_instance);
-void openreg_validation_free_captures(openreg_instance);
 
 /* A range of device memory must be inside one allocation; `what` names it in the report. If it begins in none the call goes on
  * after the report: it may be memory of another library that shares the device. If it ends beyond its allocation it would
@@ -251,20 +267,26 @@ void openreg_validation_free_captures(openreg_instance);
 openreg_status openreg_validation_range(openreg_instance, const char *slot, const void *ptr, int32_t dev, uint64_t size,
                                         const char *what);
 
-/* The state of a stream of a device: NULL is the default one. `*entry` has a reference, NULL for that one. */
+/* The entry of a stream of a device, with a reference: NULL is the default one. */
 openreg_status openreg_validation_stream(openreg_instance, const char *slot, int32_t dev, openreg_driver_stream,
-                                         openreg_handle **entry, openreg_stream_state **state);
+                                         openreg_handle **out);
+/* A wait or query of a stream, event or device has returned `status`: a failure may be that of earlier work. */
+void openreg_validation_note_failure(openreg_instance, int32_t dev, openreg_status status);
+/* `slot` has said that work has ended which `functions` host functions are part of, and `ended` of them have
+ * returned; `which` says it in the report. */
+void openreg_validation_check_functions(openreg_instance, openreg_rule, const char *slot, int32_t dev,
+                                        unsigned long long functions, unsigned long long ended, const char *which);
 
-/* Runs a function of the driver, of the table or an extension, into `status`. */
-#define OPENREG_VALIDATED_FUNCTION(status, v, name, expression)                                                        \
-    do {                                                                                                               \
-        const openreg_call_span validated_span = openreg_validation_begin((v), (name));                                \
-        (status) = (expression);                                                                                       \
-        openreg_validation_end((v), (name), validated_span, (status), 0);                                              \
-    } while (0)
+/* The status of a function of the driver's table or extension. The arguments are those after the instance. */
+#define OPENREG_VALIDATED(v, table, slot, ...) OPENREG_VALIDATED_SPAN(v, table, slot, NULL, 0, __VA_ARGS__)
+/* Of a function that has the out-parameter `out`, a variable, or two in an array. */
+#define OPENREG_VALIDATED_OUT(v, table, slot, out, ...)                                                                \
+    OPENREG_VALIDATED_SPAN(v, table, slot, &(out), sizeof(out), __VA_ARGS__)
 
-/* Of the table; `arguments` are those of the driver's function, in brackets. */
-#define OPENREG_VALIDATED_CALL(status, v, slot, arguments)                                                             \
-    OPENREG_VALIDATED_FUNCTION(status, v, #slot, (v)->inner.slot arguments)
+#define OPENREG_VALIDATED_SPAN(v, table, slot, out, size, ...)                                                         \
+    __extension__({                                                                                                    \
+        const openreg_call_span validated_span = openreg_validation_begin((v), #slot, (out), (size));                  \
+        openreg_validation_end((v), #slot, validated_span, (table)->slot((v)->instance, __VA_ARGS__), 0);              \
+    })
 
 #endif

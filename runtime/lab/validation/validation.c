@@ -24,15 +24,14 @@ static openreg_status
 read_info(openreg_instance v, int32_t dev, openreg_device_info *inout)
 {
     static const char slot[] = "device_info";
-    guarded_info given, before;
-    memset(&before, 0x5a, sizeof before);
-    memset(&before.info, 0, sizeof before.info);
-    openreg_sized_read(&before.info, sizeof before.info, inout);
-    before.info.struct_size = sizeof before.info;
-    given = before;
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, device_info, (v->instance, dev, &given.info));
-    openreg_validation_untouched(v, slot, status, &given.info, &before.info, sizeof given.info);
+    guarded_info given;
+    memset(&given, 0x5a, sizeof given);
+    openreg_sized_read(&given.info, sizeof given.info, inout);
+    given.info.struct_size = sizeof given.info;
+    const guarded_info before = given;
+    const openreg_status status = OPENREG_VALIDATED(v, &v->inner, device_info, dev, &given.info);
+    if (status != OPENREG_OK && memcmp(&given.info, &before.info, sizeof given.info) != 0)
+        openreg_validation_report_written(v, slot, status);
     if (memcmp(given.guard, before.guard, sizeof given.guard) != 0 || given.info.struct_size != sizeof given.info)
         openreg_validation_report(v, OPENREG_RULE_STRUCT_SIZE, slot, "it wrote beyond the structure, or its size");
     if (status == OPENREG_OK)
@@ -56,26 +55,32 @@ validated_device_info(openreg_instance v, int32_t dev, openreg_device_info *inou
     return OPENREG_OK;
 }
 
+static openreg_status
+make_devices(openreg_instance v, int32_t count)
+{
+    v->devices = calloc((size_t)count, sizeof *v->devices);
+    if (v->devices == NULL)
+        return openreg_validation_no_memory();
+    v->count = count;
+    for (int32_t i = 0; i < count; ++i) {
+        v->devices[i].stream = openreg_handle_make(v, OPENREG_MADE_BY_STREAM_CREATE, i);
+        if (v->devices[i].stream == NULL)
+            return OPENREG_E_NOMEM;
+    }
+    return OPENREG_OK;
+}
+
 /* Also requested right after open(). */
 static openreg_status
 validated_device_count(openreg_instance v, int32_t *out)
 {
-    const int32_t poison = INT32_C(0x5a5a5a5a);
-    int32_t count = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, device_count, (v->instance, &count));
-    openreg_validation_untouched(v, "device_count", status, &count, &poison, sizeof count);
-    if (status != OPENREG_OK)
-        return status;
+    int32_t count;
+    OPENREG_RETURN_NOT_OK(OPENREG_VALIDATED_OUT(v, &v->inner, device_count, count, &count));
     if (v->devices != NULL && count != v->count)
         openreg_validation_report(v, OPENREG_RULE_COUNT_CONSTANT, "device_count", "it gave %d, and %d before", count,
                                   v->count);
-    if (v->devices == NULL && count > 0) { /* the runtime refuses others */
-        v->devices = calloc((size_t)count, sizeof *v->devices);
-        if (v->devices == NULL)
-            return openreg_validation_no_memory();
-        v->count = count;
-    }
+    if (v->devices == NULL && count > 0) /* the runtime refuses others */
+        OPENREG_RETURN_NOT_OK(make_devices(v, count));
     *out = count;
     return OPENREG_OK;
 }
@@ -85,13 +90,8 @@ validated_device_active(openreg_instance v, int32_t dev, int32_t *out)
 {
     static const char slot[] = "device_active";
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, slot, dev));
-    const int32_t poison = INT32_C(0x5a5a5a5a);
-    int32_t active = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, device_active, (v->instance, dev, &active));
-    openreg_validation_untouched(v, slot, status, &active, &poison, sizeof active);
-    if (status != OPENREG_OK)
-        return status;
+    int32_t active;
+    OPENREG_RETURN_NOT_OK(OPENREG_VALIDATED_OUT(v, &v->inner, device_active, active, dev, &active));
     if (active != 0 && active != 1)
         openreg_validation_report(v, OPENREG_RULE_ACTIVE, slot, "it gave %d", active);
     *out = active;
@@ -102,9 +102,7 @@ static openreg_status
 validated_device_bind(openreg_instance v, int32_t dev)
 {
     OPENREG_RETURN_NOT_OK(openreg_validation_device(v, "device_bind", dev));
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, device_bind, (v->instance, dev));
-    return status;
+    return OPENREG_VALIDATED(v, &v->inner, device_bind, dev);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ life */
@@ -164,6 +162,8 @@ openreg_validation_free(openreg_instance v)
     if (v->kernels != NULL)
         free((void *)(uintptr_t)v->kernels->list);
     free(v->kernels);
+    for (int32_t i = 0; i < v->count; ++i)
+        free(v->devices[i].stream);
     free(v->devices);
     free(v);
 }
@@ -172,8 +172,8 @@ static openreg_status
 validated_close(openreg_instance v)
 {
     openreg_ledger_report_live(v);
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, close, (v->instance));
+    const openreg_call_span span = openreg_validation_begin(v, "close", NULL, 0);
+    const openreg_status status = openreg_validation_end(v, "close", span, v->inner.close(v->instance), 0);
     if (openreg_validation_forget_functions(v))
         openreg_validation_free(v);
     return status;
@@ -188,7 +188,6 @@ wrap_table(openreg_driver *table)
     OPENREG_VALIDATED_SLOT(table, device_active);
     OPENREG_VALIDATED_SLOT(table, device_bind);
     openreg_validation_wrap_memory(table);
-    openreg_validation_wrap_copies(table);
     openreg_validation_wrap_streams(table);
     openreg_validation_wrap_events(table);
     openreg_validation_wrap_host_func(table);
@@ -201,13 +200,10 @@ validated_open(const openreg_layer_site *site, openreg_driver *table, openreg_in
     openreg_instance const v = new_layer();
     if (v == NULL)
         return openreg_validation_no_memory();
-    v->inner.open = site->below->open;
     openreg_text_copy(v->name, sizeof v->name, site->driver);
-    openreg_instance const poison = v;
-    v->instance = poison;
-    openreg_status status;
-    OPENREG_VALIDATED_CALL(status, v, open, (site->host, site->options, site->option_count, &v->instance));
-    openreg_validation_untouched(v, "open", status, &v->instance, &poison, sizeof poison);
+    const openreg_call_span span = openreg_validation_begin(v, "open", &v->instance, sizeof v->instance);
+    const openreg_status status = openreg_validation_end(
+        v, "open", span, site->below->open(site->host, site->options, site->option_count, &v->instance), 0);
     if (status != OPENREG_OK) {
         openreg_validation_free(v);
         return status;

@@ -133,7 +133,7 @@ mutant_release(openreg_instance instance, int32_t dev, void *ptr)
 {
     if (IS(vmm_release_early))
         spoil(instance, dev, (char *)ptr + PIECE);
-    return IS(vmm_keeps) ? OPENREG_OK : openreg_sim_release(instance, dev, ptr);
+    return IS(vmm_keeps) ? OPENREG_OK : openreg_sim_mem_free(instance, dev, ptr);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- probe */
