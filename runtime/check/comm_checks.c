@@ -222,8 +222,6 @@ unknown_is_unsupported(check_context *c)
     check_ranks_end(ranks);
 }
 
-/* ------------------------------------------------------------------------------------------------- streams and the end */
-
 static void
 call_and_copy(check_rank *r)
 {

@@ -78,8 +78,6 @@ openreg_status check_plan_call(const check_rank *r, const check_plan *p, const v
 /* From its input to the comparison, with the bytes around the result. What is refused must leave the memory as it was. */
 void check_plan_run(check_rank *r, const check_plan *p);
 
-/* ---- ranks ---- */
-
 typedef void check_rank_function(check_rank *r);
 typedef struct check_rank_thread {
     pthread_t thread;

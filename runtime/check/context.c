@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* context.c: a check's process: the driver in it, the errors that it sets, and how the check ends (check.h). */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

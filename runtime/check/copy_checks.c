@@ -261,8 +261,6 @@ large_moves(check_context *c)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------- tails */
-
 #define TAILS ((size_t)17 << 20)
 #define TURNS 4096
 
@@ -319,8 +317,6 @@ peer_tails_are_copied(check_context *c)
         copy_tails(c, dev, dev - 1, false);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- order */
-
 #define LINKS 400
 
 /* Each link reads what the one before wrote. */
@@ -358,8 +354,6 @@ copies_are_in_order(check_context *c)
                                 "what was written behind a chain of copies");
         }
 }
-
-/* ------------------------------------------------------------------------------------------------------------- fills */
 
 static void
 fills_exactly(check_context *c)

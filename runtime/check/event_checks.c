@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* event_checks.c: events: when they are complete, which record counts, and their times. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "fixtures.h"

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* graph_checks.c: graphs that are captured from streams and launched again: by the driver's openreg.graph, or, where it has
  * none, by the runtime, which records. */
-#define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <openreg/graphs.h>
 
@@ -452,8 +450,6 @@ memory_is_allocated(check_context *c)
     OK(openreg_graph_exec_destroy(exec));
     OK(openreg_free(block));
 }
-
-/* -------------------------------------------------------------------------------------------------------------- updates */
 
 static openreg_graph
 capture_fill_and_copy(uint8_t value, int copies)

@@ -2,7 +2,6 @@
 /* host_func_checks.c: functions of the host on a stream. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "fixtures.h"

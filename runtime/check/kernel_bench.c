@@ -48,8 +48,6 @@ check_bench_below(check_bench *b, int64_t limit)
     return (int64_t)check_random_below(b->c, (uint64_t)limit);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- tensors */
-
 int64_t
 check_bench_shape(check_bench *b, int32_t ndim, int64_t most, int64_t *shape)
 {
@@ -171,8 +169,6 @@ check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide)
         fill_number(b, t->host + at, t->tensor.dtype, is_positive, is_wide);
     check_write(b->c, b->dev, t->memory, t->host, t->used);
 }
-
-/* ------------------------------------------------------------------------------------------------------------- calls */
 
 static void *
 lend(const openreg_kernel_call *call, uint64_t size)

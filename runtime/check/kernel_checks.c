@@ -36,8 +36,6 @@ table_is_sound(check_context *c)
     REQUIRE(check_kernels(c) == kernels, "extension() gave another table of kernels when it was called again");
 }
 
-/* --------------------------------------------------------------------------------------------------------------- calls */
-
 static check_layer layer;
 
 static bool
@@ -132,8 +130,6 @@ calls_are_right(check_context *c)
     call_all(c, last, ways[i].layout, ways[i].rounds, ways[i].call, ways[i].what);
 }
 
-/* ------------------------------------------------------------------------------------------------------ calls repeated */
-
 static void
 once(check_context *c, int i)
 {
@@ -197,8 +193,6 @@ kernels_leave_nothing(check_context *c)
         check_slope(c, 60, 48, all_anew, "close(), open() and a call of each kernel");
 }
 
-/* --------------------------------------------------------------------------------------------------------------- threads */
-
 #define THREADS 4
 
 typedef struct caller {
@@ -242,8 +236,6 @@ threads_call_at_once(check_context *c)
     check_bench_skip_untried(made);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- streams */
-
 /* Two calls of each kernel at once, each on a stream of its own. */
 static void
 streams_call_at_once(check_context *c)
@@ -272,8 +264,6 @@ streams_call_at_once(check_context *c)
     }
     check_bench_skip_untried(made);
 }
-
-/* ----------------------------------------------------------------------------------------------------------- refusals */
 
 /* What only moves elements may take any of their size. */
 static bool

@@ -7,8 +7,6 @@
 
 #include <openreg/kernels.h>
 
-/* ------------------------------------------------------------------------------------- by the element, any arguments */
-
 typedef struct check_elementwise {
     const char *name, *names; /* of the operator, and of its arguments, "a b c" */
     /* A letter each: T a tensor, M a mask, V a tensor without dimensions, N a tensor or a number, S and A a number, O one or None, G gelu's text. */

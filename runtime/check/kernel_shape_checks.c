@@ -12,8 +12,6 @@
 
 static const openreg_dtype boolean = {OPENREG_DTYPE_BOOL, 8, 1};
 
-/* ------------------------------------------------------------------------------------------------------ by the element */
-
 /* Beside those of every check, as a driver may have kernels for them too. */
 static const openreg_dtype narrow_dtypes[] = {
     {OPENREG_DTYPE_UINT, 8, 1}, {OPENREG_DTYPE_INT, 8, 1}, {OPENREG_DTYPE_INT, 16, 1}};
@@ -194,8 +192,6 @@ elements_are_right(check_context *c)
     check_bench_skip_untried(b.served + b.refused);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- large */
-
 /* Beyond 65,535 groups of 256, which is what many launches have at most in a dimension, and beyond what float counts to. */
 #define LARGE_COUNT ((int64_t)17 * 1000 * 1000 + 1027)
 #define SUMMED 100000
@@ -372,8 +368,6 @@ sums_are_exact(check_context *c)
     }
     check_bench_skip_untried(bench.served + bench.refused);
 }
-
-/* -------------------------------------------------------------------------------------------------------------- wide */
 
 /* Three elements, a little more than `step` bytes from one to the next: in the first argument, or in the result. */
 static void

@@ -86,8 +86,6 @@ use_queue(check_context *c, int i)
         check_sync(c, 0, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- copies */
-
 typedef struct route {
     int32_t from, to; /* -1: host */
     bool pinned;
@@ -185,8 +183,6 @@ copies_leave_nothing(check_context *c)
         }
 }
 
-/* ------------------------------------------------------------------------------------------------------------ records */
-
 static void
 replace_record(check_context *c, int i)
 {
@@ -202,8 +198,6 @@ replace_record(check_context *c, int i)
     if (i % 16 == 0)
         MUST(c, event_sync, c->instance, 0, event);
 }
-
-/* ----------------------------------------------------------------------------------------------------- asks and waits */
 
 /* Every slot that asks or waits, of work that has ended and of work that may not have. */
 static void
@@ -277,8 +271,6 @@ host_functions_leave_nothing(check_context *c)
     check_slope(c, 1500, 8, call_back, "host_func()");
 }
 
-/* ----------------------------------------------------------------------------------------------------------- refusals */
-
 static uint64_t refused_size;
 
 /* A size that the vendor's functions for objects take, and those for memory do not; and one that nobody takes. */
@@ -333,8 +325,6 @@ refusals_leave_nothing(check_context *c)
         check_slope(c, 2000, 6, refuse_time, "a refused event_elapsed()");
     check_slope(c, 100, 48, refuse_open, "a refused open()");
 }
-
-/* --------------------------------------------------------------------------------------------------------- exhaustion */
 
 /* As many as there can be, up to a number that no program reaches: then an error, and all is as before. */
 static void

@@ -184,8 +184,6 @@ bad_option_is_named(check_context *c)
         check_skip("the driver has neither of the options devices and memory, and none was given by --option");
 }
 
-/* ------------------------------------------------------------------------------------------------------------- count */
-
 static void *
 count_often(void *argument)
 {
@@ -242,8 +240,6 @@ count_leaves_fork_safe(check_context *c)
     check_await_child(child, 0, CHECK_EXIT_PASS,
                       "a child made after describe() with capacity 0, which opened the driver,");
 }
-
-/* ---------------------------------------------------------------------------------------------------------- describe */
 
 #define DESCRIBED 16
 

@@ -5,7 +5,6 @@
  * Exit status: 0 it conforms (or no check of --only failed), 1 it does not, 2 a wrong argument, 77 there is no device to
  * check on. */
 #define _GNU_SOURCE
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

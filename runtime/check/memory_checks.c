@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -218,8 +217,6 @@ memory_is_ready_at_once(check_context *c)
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------- the host's view */
-
 static void
 alias_is_at_constant_distance(check_context *c)
 {
@@ -316,8 +313,6 @@ descriptions_are_read(check_context *c)
         }
     }
 }
-
-/* -------------------------------------------------------------------------------------------------------- pinned memory */
 
 static const size_t pinned_sizes[] = {1, 100, 4095, 4096, 4097, 70000, 3000000};
 #define PINNED_SIZES (sizeof pinned_sizes / sizeof pinned_sizes[0])

@@ -320,8 +320,6 @@ check_report_junit(const check_report *report, const char *path)
     return close_file(file);
 }
 
-/* -------------------------------------------------------------------------------------------------------- explanations */
-
 void
 check_list(int level)
 {

@@ -38,8 +38,6 @@ tail_has_ended(const tail *t, const char *what)
     check_is_pattern(t->to, SIZE, t->seed, what);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- handles */
-
 #define MANY 33
 
 static void
@@ -66,8 +64,6 @@ handles_are_streams(check_context *c)
     MUST(c, stream_destroy, c->instance, c->dev, NULL);
     MUST(c, device_sync, c->instance, c->dev);
 }
-
-/* ----------------------------------------------------------------------------------------------------- waiting, asking */
 
 static void
 sync_waits(check_context *c)
@@ -212,8 +208,6 @@ destroyed_stream_ends_its_work(check_context *c)
     tail_has_ended(&t, "the last copy of a stream that was destroyed");
     destroyed_stream_ends(c, &t, c->dev);
 }
-
-/* --------------------------------------------------------------------------------------------------------------- waits */
 
 /* `writer` is held, and then writes; `reader` reads that after the event. By pinned memory each works on memory of its own
  * device: a copy between two may be late by itself. Without it by device memory: a copy of other host memory may wait. */
