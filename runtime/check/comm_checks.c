@@ -229,8 +229,7 @@ call_and_copy(check_rank *r)
     const uint64_t size = check_plan_size(r, r->plan, r->number, true);
     check_succeeded("queue", check_plan_call(r, r->plan, r->send, r->recv));
     MUST(c, copy, c->instance, r->dev, r->stream, r->recv + ROOM / 2, r->dev, r->recv, r->dev, size);
-    MUST(c, copy, c->instance, r->dev, r->stream, r->seen, -1, r->recv + ROOM / 2, r->dev, size);
-    check_sync(c, r->dev, r->stream);
+    check_copy(c, r->dev, r->stream, r->seen, -1, r->recv + ROOM / 2, r->dev, size);
     check_plan_output(r, r->plan, r->wanted, NULL);
     REQUIRE(memcmp(r->seen, r->wanted, size) == 0,
             "rank %d: with a copy of the input before all_reduce() on its stream, and of the result behind it, other "
@@ -364,8 +363,7 @@ abort_ends_waiting(check_context *c)
         check_rank_abort(r);
         check_pattern(r->staging, ROOM, 7);
         MUST(c, copy, c->instance, i, r->stream, r->recv, i, r->staging, -1, ROOM);
-        MUST(c, copy, c->instance, i, r->stream, r->seen, -1, r->recv, i, ROOM);
-        check_sync(c, i, r->stream);
+        check_copy(c, i, r->stream, r->seen, -1, r->recv, i, ROOM);
         check_is_pattern(r->seen, ROOM, 7, "a copy on the stream of an aborted communicator");
         check_rank_destroy(r);
     }

@@ -58,9 +58,7 @@ copy_exactly(check_context *c, const place *from, const place *to, const unsigne
              size_t from_offset, size_t to_offset, size_t room, int32_t stream_dev, openreg_driver_stream stream)
 {
     check_write(c, to->dev, to->memory, buffers.expected, room);
-    MUST(c, copy, c->instance, stream_dev, stream, to->memory + to_offset, to->dev, from->memory + from_offset,
-         from->dev, size);
-    check_sync(c, stream_dev, stream);
+    check_copy(c, stream_dev, stream, to->memory + to_offset, to->dev, from->memory + from_offset, from->dev, size);
     check_read(c, to->dev, buffers.seen, to->memory, room);
     const unsigned char *const seen = buffers.seen;
     size_t i = 0;
@@ -189,11 +187,8 @@ sample_at(size_t size, size_t i)
 static void
 put_samples(check_context *c, const place *at, size_t size, uint64_t seed)
 {
-    unsigned char bytes[SAMPLE];
-    for (size_t i = 0; i < SAMPLES; ++i) {
-        check_pattern(bytes, SAMPLE, seed + i);
-        check_write(c, at->dev, at->memory + sample_at(size, i), bytes, SAMPLE);
-    }
+    for (size_t i = 0; i < SAMPLES; ++i)
+        check_write_pattern(c, at->dev, at->memory + sample_at(size, i), SAMPLE, seed + i);
 }
 
 /* Copied from the other place, or filled. */

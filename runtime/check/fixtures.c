@@ -119,14 +119,21 @@ check_free_at(check_context *c, int32_t dev, void *memory, bool pinned)
 }
 
 void
+check_copy(check_context *c, int32_t dev, openreg_driver_stream stream, void *to, int32_t to_dev, const void *from,
+           int32_t from_dev, size_t size)
+{
+    MUST(c, copy, c->instance, dev, stream, to, to_dev, from, from_dev, size);
+    check_sync(c, dev, stream);
+}
+
+void
 check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
     if (dev < 0) {
         memcpy(to, from, size);
         return;
     }
-    MUST(c, copy, c->instance, dev, NULL, to, dev, from, -1, size);
-    check_sync(c, dev, NULL);
+    check_copy(c, dev, NULL, to, dev, from, -1, size);
 }
 
 void
@@ -136,8 +143,7 @@ check_read(check_context *c, int32_t dev, void *to, const void *from, size_t siz
         memcpy(to, from, size);
         return;
     }
-    MUST(c, copy, c->instance, dev, NULL, to, -1, from, dev, size);
-    check_sync(c, dev, NULL);
+    check_copy(c, dev, NULL, to, -1, from, dev, size);
 }
 
 /* Contents on their way to or from a device. */
@@ -165,6 +171,7 @@ void
 check_holds_pattern(check_context *c, int32_t dev, const void *memory, size_t size, uint64_t seed, const char *what)
 {
     unsigned char *const buffer = own_buffer(c, size);
+    memset(buffer, 0, size);
     check_read(c, dev, buffer, memory, size);
     check_is_pattern(buffer, size, seed, what);
 }

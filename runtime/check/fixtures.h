@@ -37,6 +37,9 @@ bool check_has_pinned(const check_context *c);
 /* Either: of the host where `dev` is -1. */
 void *check_alloc_at(check_context *c, int32_t dev, size_t size, bool pinned);
 void check_free_at(check_context *c, int32_t dev, void *memory, bool pinned);
+/* copy() on a stream of device `dev`, and a wait for that. A device of -1 is the host. */
+void check_copy(check_context *c, int32_t dev, openreg_driver_stream stream, void *to, int32_t to_dev, const void *from,
+                int32_t from_dev, size_t size);
 /* Copies to and from the host, and waits. A device of -1 is the host. */
 void check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);

@@ -102,8 +102,7 @@ work_out(void *argument)
     int32_t done;
     if (c->table.stream_query != NULL)
         MUST(c, stream_query, c->instance, 0, NULL, &done);
-    MUST(c, copy, c->instance, 0, NULL, memory, 0, (char *)memory + 2048, 0, 1000);
-    check_sync(c, 0, NULL);
+    check_copy(c, 0, NULL, memory, 0, (char *)memory + 2048, 0, 1000);
 }
 
 /* A program's function may wait for a thread of its own, which calls the driver. */

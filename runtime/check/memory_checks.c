@@ -83,23 +83,20 @@ contents_stay(check_context *c)
         uint64_t seed;
         int32_t dev;
     } blocks[BLOCKS] = {{.memory = NULL}};
-    static unsigned char buffer[20000];
     for (uint64_t round = 0; round < 1200; ++round) {
         const size_t i = (size_t)check_random_below(c, BLOCKS);
         if (blocks[i].memory != NULL) {
-            check_read(c, blocks[i].dev, buffer, blocks[i].memory, blocks[i].size);
-            check_is_pattern(buffer, blocks[i].size, blocks[i].seed,
-                             "contents of memory while other memory was allocated and freed");
+            check_holds_pattern(c, blocks[i].dev, blocks[i].memory, blocks[i].size, blocks[i].seed,
+                                "contents of memory while other memory was allocated and freed");
             check_free(c, blocks[i].dev, blocks[i].memory);
             blocks[i].memory = NULL;
             continue;
         }
         blocks[i].dev = (int32_t)check_random_below(c, (uint64_t)c->devices);
-        blocks[i].size = (size_t)(1 + check_random_below(c, sizeof buffer));
+        blocks[i].size = (size_t)(1 + check_random_below(c, 20000));
         blocks[i].seed = round;
         blocks[i].memory = check_alloc(c, blocks[i].dev, blocks[i].size);
-        check_pattern(buffer, blocks[i].size, round);
-        check_write(c, blocks[i].dev, blocks[i].memory, buffer, blocks[i].size);
+        check_write_pattern(c, blocks[i].dev, blocks[i].memory, blocks[i].size, round);
     }
 }
 
@@ -159,8 +156,7 @@ free_waits(check_context *c)
         check_free(c, 0, memory);
         memory = check_alloc(c, 0, size);
         openreg_driver_stream const other = streams[1 - i];
-        MUST(c, copy, c->instance, 0, other, memory, 0, new, -1, size);
-        check_sync(c, 0, other);
+        check_copy(c, 0, other, memory, 0, new, -1, size);
         MUST(c, device_sync, c->instance, 0);
         check_holds_pattern(c, 0, memory, size, 2,
                             "memory that was allocated after mem_free() with a copy still queued");
@@ -209,8 +205,7 @@ memory_is_ready_at_once(check_context *c)
         if (i % 5 == 0)
             check_ballast(c, 0, NULL, 5);
         void *const memory = check_alloc(c, 0, size);
-        MUST(c, copy, c->instance, 0, other, memory, 0, host, -1, size);
-        check_sync(c, 0, other);
+        check_copy(c, 0, other, memory, 0, host, -1, size);
         MUST(c, device_sync, c->instance, 0);
         check_holds_pattern(c, 0, memory, size, i, "what a stream wrote to memory that was just allocated");
         check_free(c, 0, memory);
@@ -238,19 +233,16 @@ alias_is_at_constant_distance(check_context *c)
 static void
 alias_shows_the_memory(check_context *c)
 {
-    static unsigned char buffer[100000];
+    const size_t size = 100000;
     if ((check_caps(c, c->dev) & OPENREG_CAP_HOST_VISIBLE) == 0)
         return;
-    char *const memory = check_alloc(c, c->dev, sizeof buffer);
+    char *const memory = check_alloc(c, c->dev, size);
     void *view = NULL;
-    check_pattern(buffer, sizeof buffer, 5);
-    check_write(c, c->dev, memory, buffer, sizeof buffer);
+    check_write_pattern(c, c->dev, memory, size, 5);
     MUST(c, host_alias, c->instance, c->dev, memory, &view);
-    check_is_pattern(view, sizeof buffer, 5, "the host's view of what was copied to the device");
-    check_pattern(view, sizeof buffer, 6);
-    memset(buffer, 0, sizeof buffer);
-    check_read(c, c->dev, buffer, memory, sizeof buffer);
-    check_is_pattern(buffer, sizeof buffer, 6, "what the host wrote through its view");
+    check_is_pattern(view, size, 5, "the host's view of what was copied to the device");
+    check_pattern(view, size, 6);
+    check_holds_pattern(c, c->dev, memory, size, 6, "what the host wrote through its view");
     check_free(c, c->dev, memory);
 }
 

@@ -104,8 +104,7 @@ use_device(check_context *c, int32_t dev)
     MUST(c, copy, c->instance, dev, stream, other, dev, memory, dev, SIZE);
     if (c->table.stream_query != NULL)
         MUST(c, stream_query, c->instance, dev, stream, &done);
-    MUST(c, copy, c->instance, dev, stream, to, -1, other, dev, SIZE);
-    check_sync(c, dev, stream);
+    check_copy(c, dev, stream, to, -1, other, dev, SIZE);
     check_is_pattern(to, SIZE, (uint64_t)dev + 1, "what came back from a device");
     if (c->table.event_create != NULL)
         use_events(c, dev, stream);

@@ -37,28 +37,24 @@ check_alloc_wide(check_context *c, uint64_t size, uint64_t touched)
 static void
 offsets_are_wide(check_context *c)
 {
-    static unsigned char low[PART], high[PART], seen[PART];
+    static unsigned char seen[PART];
     const size_t tail = 10001;
     char *const memory = check_alloc_wide(c, FOUR_GIB + 4 * PART, 0);
-    check_pattern(low, PART, 1);
-    check_pattern(high, PART, 2);
-    check_write(c, 0, memory + 64, low, PART);
-    check_write(c, 0, memory + FOUR_GIB + 64, high, PART);
-    check_read(c, 0, seen, memory + 64, PART);
-    check_is_pattern(seen, PART, 1, "bytes at offset 64 of an allocation, after a copy to offset 4 GiB + 64");
-    check_read(c, 0, seen, memory + FOUR_GIB + 64, PART);
-    check_is_pattern(seen, PART, 2, "bytes at offset 4 GiB + 64 of an allocation");
+    check_write_pattern(c, 0, memory + 64, PART, 1);
+    check_write_pattern(c, 0, memory + FOUR_GIB + 64, PART, 2);
+    check_holds_pattern(c, 0, memory + 64, PART, 1,
+                        "bytes at offset 64 of an allocation, after a copy to offset 4 GiB + 64");
+    check_holds_pattern(c, 0, memory + FOUR_GIB + 64, PART, 2, "bytes at offset 4 GiB + 64 of an allocation");
     MUST(c, copy, c->instance, 0, NULL, memory + FOUR_GIB + 2 * PART, 0, memory + FOUR_GIB + 64, 0, tail);
     MUST(c, copy, c->instance, 0, NULL, memory + 2 * PART, 0, memory + 64, 0, tail);
-    check_read(c, 0, seen, memory + FOUR_GIB + 2 * PART, tail);
-    check_is_pattern(seen, tail, 2, "bytes that were copied on the device from one offset above 4 GiB to another");
+    check_holds_pattern(c, 0, memory + FOUR_GIB + 2 * PART, tail, 2,
+                        "bytes that were copied on the device from one offset above 4 GiB to another");
     if (c->table.fill != NULL) {
         MUST(c, fill, c->instance, 0, NULL, memory + FOUR_GIB + 2 * PART, 9, tail);
         check_read(c, 0, seen, memory + FOUR_GIB + 2 * PART, tail);
         check_is_value(seen, tail, 9, "the bytes of a fill at an offset above 4 GiB");
     }
-    check_read(c, 0, seen, memory + 2 * PART, tail);
-    check_is_pattern(seen, tail, 1, "bytes at a low offset, after work on those 4 GiB behind it");
+    check_holds_pattern(c, 0, memory + 2 * PART, tail, 1, "bytes at a low offset, after work on those 4 GiB behind it");
     check_free(c, 0, memory);
 }
 
@@ -117,15 +113,11 @@ sizes_are_wide(check_context *c)
 static void
 device_copies_are_wide(check_context *c)
 {
-    static unsigned char seen[TAIL];
     char *const both = check_alloc_wide(c, 2 * (FOUR_GIB + 2 * PART), 2 * WIDE), *const to = both + FOUR_GIB + 2 * PART;
-    check_pattern(seen, TAIL, 1);
-    check_write(c, 0, both + FOUR_GIB, seen, TAIL);
-    memset(seen, 0xee, TAIL);
-    check_write(c, 0, to + FOUR_GIB, seen, TAIL);
+    check_write_pattern(c, 0, both + FOUR_GIB, TAIL, 1);
+    check_write_pattern(c, 0, to + FOUR_GIB, TAIL, 2);
     MUST(c, copy, c->instance, 0, NULL, to, 0, both, 0, WIDE);
-    check_read(c, 0, seen, to + FOUR_GIB, TAIL);
-    check_is_pattern(seen, TAIL, 1, "the last bytes of a copy of 4 GiB + 4097 bytes on the device");
+    check_holds_pattern(c, 0, to + FOUR_GIB, TAIL, 1, "the last bytes of a copy of 4 GiB + 4097 bytes on the device");
     check_free(c, 0, both);
 }
 
