@@ -330,12 +330,6 @@ try_gate(void *argument)
 }
 
 void
-check_do_nothing(void *argument)
-{
-    (void)argument;
-}
-
-void
 check_count_call(void *counter)
 {
     (void)atomic_fetch_add((atomic_int *)counter, 1);
@@ -356,7 +350,7 @@ check_drop_refused_host_func(check_context *c)
 {
     if (c->table.host_func == NULL)
         return;
-    const openreg_status status = MAY(c, host_func, c->instance, 0, NULL, check_do_nothing, NULL);
+    const openreg_status status = MAY(c, host_func, c->instance, 0, NULL, check_sleep_some, NULL);
     if (status == OPENREG_E_UNSUPPORTED) {
         c->table.host_func = NULL;
         return;
@@ -565,6 +559,6 @@ void
 check_sleep(int milliseconds)
 {
     struct timespec left = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000};
-    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    while (milliseconds > 0 && nanosleep(&left, &left) != 0 && errno == EINTR) {
     }
 }

@@ -75,9 +75,8 @@ void check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream
 bool check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, openreg_driver_event event);
 
 /* Host functions. */
-void check_do_nothing(void *argument);
-void check_count_call(void *counter); /* an atomic_int */
-void check_sleep_some(void *milliseconds);
+void check_count_call(void *counter);      /* an atomic_int */
+void check_sleep_some(void *milliseconds); /* NULL: not at all */
 
 /* What a host function finds that looks at the bytes that earlier work writes. */
 typedef struct check_visit {

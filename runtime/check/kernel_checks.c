@@ -95,7 +95,7 @@ call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(voi
             const openreg_kernel *const kernel = check_kernel_at(kernels, i);
             const openreg_dtype dtype = check_dtypes[k % CHECK_DTYPES];
             const check_elementwise *const op = check_elementwise_find(kernel->name);
-            if (op == NULL ? check_product_find(kernel->name) == NULL
+            if (op == NULL ? !check_layer_is_product(kernel->name)
                            : (check_is_float(dtype) ? op->is_whole : op->is_real))
                 continue; /* the reference has no results of that type */
             ++known;

@@ -37,12 +37,6 @@ typedef struct check_reduction {
 } check_reduction;
 const check_reduction *check_reduction_find(const char *name);
 
-typedef struct check_product {
-    const char *name;
-    bool is_batched, has_bias; /* a tensor that is added comes first, two factors last */
-} check_product;
-const check_product *check_product_find(const char *name);
-
 double check_number_load(const void *at, openreg_dtype dtype);
 int64_t check_number_load_whole(const void *at, openreg_dtype dtype); /* of integers */
 int64_t check_number_wrap(int64_t value, openreg_dtype dtype);        /* to an integer type, as C's conversion */

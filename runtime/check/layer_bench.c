@@ -255,7 +255,7 @@ is_close(const check_layer *l, double seen, double wanted, openreg_dtype dtype)
 {
     const char *const kernel = l->b.kernel->name;
     if (dtype.bits == 16 || !check_is_float(dtype) || isnan(wanted) || isinf(wanted) ||
-        check_elementwise_find(kernel) != NULL || check_product_find(kernel) != NULL ||
+        check_elementwise_find(kernel) != NULL || check_layer_is_product(kernel) ||
         check_reduction_find(kernel) != NULL)
         return check_is_close(seen, wanted, dtype);
     return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1 + l->terms / 64);
@@ -320,7 +320,7 @@ check_layer_repeat(check_layer *l)
 static const struct {
     const char *check;
     const check_layer_operator *operators;
-    bool is_matrix; /* one operator, which stands for all of a kind */
+    bool is_matrix;
     int rounds;
 } plans[] = {
     {"kernel.layers", check_row_layers, false, 24},       {"kernel.windows", check_window_layers, false, 24},
@@ -425,8 +425,6 @@ check_layer_find(const char *name)
     static const check_layer_operator elements = {"", build_elements};
     if (check_elementwise_find(name) != NULL)
         return &elements;
-    if (check_product_find(name) != NULL)
-        return check_product_layers;
     if (check_reduction_find(name) != NULL)
         return check_reduction_layers;
     for (size_t p = 0; p < PLANS; ++p)
@@ -434,4 +432,11 @@ check_layer_find(const char *name)
             if (strcmp(op->name, name) == 0)
                 return op;
     return NULL;
+}
+
+bool
+check_layer_is_product(const char *name)
+{
+    const check_layer_operator *const op = check_layer_find(name);
+    return op != NULL && op->build == check_product_layers[0].build;
 }

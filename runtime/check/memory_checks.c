@@ -140,58 +140,36 @@ exhaustion_is_survived(check_context *c)
     }
 }
 
-/* What was freed may be used anew at once, so the old copy must be over. */
+/* What was freed may be used anew at once, so that a copy from or to it must be over: on the default stream and another one,
+ * or on one of another device. */
 static void
 free_waits(check_context *c)
 {
+    const bool is_other = strcmp(c->check->name, "memory.free_waits_devices") == 0;
     const size_t size = 100000;
-    unsigned char *const old = check_host_alloc(c, size, true), *const new = check_host_alloc(c, size, true);
-    check_pattern(old, size, 1);
+    unsigned char *const new = check_host_alloc(c, size, true);
     check_pattern(new, size, 2);
-    openreg_driver_stream const streams[] = {NULL, check_stream(c, 0)};
-    for (int i = 0; i < 2; ++i) {
-        char *memory = check_alloc(c, 0, size);
-        check_delay(c, 0, streams[i], 60);
-        MUST(c, copy, c->instance, 0, streams[i], memory, 0, old, -1, size);
-        check_free(c, 0, memory);
-        memory = check_alloc(c, 0, size);
-        openreg_driver_stream const other = streams[1 - i];
-        check_copy(c, 0, other, memory, 0, new, -1, size);
-        MUST(c, device_sync, c->instance, 0);
-        check_holds_pattern(c, 0, memory, size, 2,
-                            "memory that was allocated after mem_free() with a copy still queued");
-        check_free(c, 0, memory);
+    for (int i = 0; i < 4; ++i) {
+        const int32_t dev = is_other ? i / 2 : 0, other = is_other ? 1 - dev : 0, their_dev = is_other ? other : -1;
+        openreg_driver_stream const made = check_stream(c, other), user = is_other || i / 2 != 0 ? made : NULL;
+        void *const theirs = check_alloc_at(c, their_dev, size, true);
+        void *memory = check_alloc(c, dev, size);
+        check_write_pattern(c, dev, memory, size, 1);
+        check_write_pattern(c, their_dev, theirs, size, 1);
+        check_delay(c, other, user, 60);
+        if (i % 2 == 0)
+            MUST(c, copy, c->instance, other, user, memory, dev, theirs, their_dev, size);
+        else
+            MUST(c, copy, c->instance, other, user, theirs, their_dev, memory, dev, size);
+        check_free(c, dev, memory);
+        memory = check_alloc(c, dev, size);
+        check_copy(c, dev, user == NULL ? made : NULL, memory, dev, new, -1, size);
+        check_sync(c, other, user);
+        check_holds_pattern(c, dev, memory, size, 2, "memory that was allocated after mem_free() with a copy queued");
+        check_holds_pattern(c, their_dev, theirs, size, 1, "what a copy read of memory that was freed behind it");
+        check_free(c, dev, memory);
+        check_free_at(c, their_dev, theirs, true);
     }
-}
-
-/* A stream of another device reads the memory, and then writes it: both have to be over when mem_free() returns. */
-static void
-free_waits_for_other_devices(check_context *c)
-{
-    const size_t size = 100000;
-    for (int32_t dev = 0; dev < 2; ++dev)
-        for (int is_write = 0; is_write < 2; ++is_write) {
-            const int32_t other = 1 - dev;
-            openreg_driver_stream const stream = check_stream(c, other);
-            char *const theirs = check_alloc(c, other, size), *memory = check_alloc(c, dev, size);
-            check_write_pattern(c, dev, memory, size, 1);
-            check_write_pattern(c, other, theirs, size, 1);
-            check_delay(c, other, stream, 60);
-            if (is_write)
-                MUST(c, copy, c->instance, other, stream, memory, dev, theirs, other, size);
-            else
-                MUST(c, copy, c->instance, other, stream, theirs, other, memory, dev, size);
-            check_free(c, dev, memory);
-            memory = check_alloc(c, dev, size);
-            check_write_pattern(c, dev, memory, size, 2);
-            check_sync(c, other, stream);
-            check_holds_pattern(c, dev, memory, size, 2,
-                                "memory that was allocated after mem_free() with another device's copy queued");
-            check_holds_pattern(c, other, theirs, size, 1,
-                                "what a copy of another device read of memory that was freed behind it");
-            check_free(c, dev, memory);
-            check_free(c, other, theirs);
-        }
 }
 
 static void
@@ -368,7 +346,7 @@ static const check_case cases[] = {
     {"memory.free_waits_devices", "", CHECK_TWO_DEVICES,
      "mem_free() returns after the work that is queued on that memory has ended: also that of other devices' streams.",
      "A stream of another device may read and write it (a peer copy): wait for every device that can reach it.",
-     free_waits_for_other_devices},
+     free_waits},
     {"memory.ready", "", 0, "Every stream of the device may use memory as soon as mem_alloc() returns.",
      "With a vendor's stream-ordered allocator, synchronise that stream before returning.", memory_is_ready_at_once},
     {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE | CHECK_EACH,

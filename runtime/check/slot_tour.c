@@ -57,7 +57,7 @@ check_use_alone(check_context *c, int32_t dev, int which)
         MUST(c, host_alias, c->instance, dev, memory, &pointer);
     if (which == HOST)
         check_host_free(c, check_host_alloc(c, SIZE, true), true);
-    if (which == FUNC && MAY(c, host_func, c->instance, dev, NULL, check_do_nothing, NULL) != OPENREG_OK)
+    if (which == FUNC && MAY(c, host_func, c->instance, dev, NULL, check_sleep_some, NULL) != OPENREG_OK)
         c->table.host_func = NULL; /* E_UNSUPPORTED: host_func.once has any other answer */
     if (which == QUERY)
         MUST(c, stream_query, c->instance, dev, stream, &number);
