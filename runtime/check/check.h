@@ -145,6 +145,9 @@ void check_failed_with(const char *slot, openreg_status wanted, openreg_status s
 openreg_status check_ended(const char *slot, openreg_status status);
 /* The text of this thread's last error. */
 const char *check_error_text(void);
+/* Append to a text, which is cut off at `size` bytes; the second: to a list, "a, b, c". */
+void check_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void check_append_item(char *list, size_t size, const char *item);
 /* A name for messages: "OPENREG_E_NOMEM". */
 const char *check_status_name(openreg_status status);
 

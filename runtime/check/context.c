@@ -112,6 +112,22 @@ check_error_text(void)
     return errors.text;
 }
 
+void
+check_append(char *text, size_t size, const char *format, ...)
+{
+    const size_t length = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text + length, size - length, format, arguments);
+    va_end(arguments);
+}
+
+void
+check_append_item(char *list, size_t size, const char *item)
+{
+    check_append(list, size, "%s%s", list[0] == '\0' ? "" : ", ", item);
+}
+
 const char *
 check_status_name(openreg_status status)
 {

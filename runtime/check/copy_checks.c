@@ -30,12 +30,6 @@ make_place(check_context *c, int32_t dev, bool pinned, size_t size)
     return (place){dev, pinned, check_alloc_at(c, dev, size, pinned)};
 }
 
-static void
-drop_place(check_context *c, const place *at)
-{
-    check_free_at(c, at->dev, at->memory, at->pinned);
-}
-
 /* The bytes that are copied, those that the target must have, and those that it has. */
 static struct {
     unsigned char *bytes, *expected, *seen;
@@ -242,17 +236,17 @@ large_moves(check_context *c)
          size = size * 2 < most && check_now() < end ? size * 2 + 1 : 0) {
         const place device = make_place(c, 0, false, size);
         for (int kind = 0; kind < (is_fill ? 0 : 4); ++kind) { /* the host's, pinned, the same device's, another's */
-            if ((kind == 1 && !check_has_pinned(c)) || (kind == 3 && c->devices < 2))
+            if ((kind == 1 && c->table.host_alloc == NULL) || (kind == 3 && c->devices < 2))
                 continue;
             const place other = make_place(c, kind < 2 ? -1 : kind - 2, kind == 1, size);
             move_much(c, &other, &device, size);
             if (kind != 2)
                 move_much(c, &device, &other, size);
-            drop_place(c, &other);
+            check_free_at(c, other.dev, other.memory, other.pinned);
         }
         if (is_fill)
             move_much(c, NULL, &device, size);
-        drop_place(c, &device);
+        check_free_at(c, device.dev, device.memory, device.pinned);
     }
 }
 
@@ -284,15 +278,15 @@ copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
             break;
         copy_exactly(c, &from, &to, bytes + from_offset, wanted[i], from_offset, to_offset, end + GUARD, dev, NULL);
     }
-    drop_place(c, &from);
-    drop_place(c, &to);
+    check_free_at(c, from.dev, from.memory, from.pinned);
+    check_free_at(c, to.dev, to.memory, to.pinned);
 }
 
 static void
 tails_are_copied(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices && dev < 3; ++dev) {
-        for (int pinned = 0; pinned < (check_has_pinned(c) ? 2 : 1); ++pinned) {
+        for (int pinned = 0; pinned < (c->table.host_alloc != NULL ? 2 : 1); ++pinned) {
             copy_tails(c, -1, dev, pinned != 0);
             copy_tails(c, dev, -1, pinned != 0);
         }

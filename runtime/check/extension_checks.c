@@ -66,8 +66,8 @@ memory_goes_to_another_process(check_context *c)
     void *own = before;
     REFUSES("memory_open", ipc->memory_open(c->instance, 0, &handle, &own));
     REQUIRE(own == before, "memory_open() failed and wrote its out-parameter");
-    if (write(there[1], &handle, sizeof handle) != (ssize_t)sizeof handle)
-        check_skip("nothing could be written into a pipe");
+    check_skip_if(write(there[1], &handle, sizeof handle) != (ssize_t)sizeof handle,
+                  "nothing could be written into a pipe");
     char answer = 0;
     const bool is_answered = read(back[0], &answer, 1) == 1;
     check_await_child(child, 0, CHECK_EXIT_PASS, "the process that opened the handle");
@@ -280,8 +280,8 @@ any_part_comes_and_goes(check_context *c)
     const uint64_t step = find_vmm(c, dev), total = check_total_memory(c, dev);
     unsigned seeds[2][PIECES] = {{0}}, seed = 0; /* 0: no memory */
     void *starts[2] = {NULL, NULL};
-    if (total != 0 && total < 4 * PIECES * step)
-        check_skip("device %d has %llu MiB", (int)dev, (unsigned long long)(total >> 20));
+    check_skip_if(total != 0 && total < 4 * PIECES * step, "device %d has %llu MiB", (int)dev,
+                  (unsigned long long)(total >> 20));
     for (int r = 0; r < 2; ++r)
         CALL("reserve", vmm->reserve(c->instance, dev, PIECES * step, &starts[r]));
     for (int round = 0; round < 120; ++round) {

@@ -75,17 +75,11 @@ check_free(check_context *c, int32_t dev, void *memory)
     MUST(c, mem_free, c->instance, dev, memory);
 }
 
-bool
-check_has_pinned(const check_context *c)
-{
-    return c->table.host_alloc != NULL;
-}
-
 void *
 check_host_alloc(check_context *c, size_t size, bool pinned)
 {
     void *memory = NULL;
-    if (pinned && check_has_pinned(c)) {
+    if (pinned && c->table.host_alloc != NULL) {
         MUST(c, host_alloc, c->instance, 0, BYTES(size), &memory);
         REQUIRE(memory != NULL, "host_alloc() of %zu bytes succeeded and gave no address", size);
         return memory;
@@ -97,7 +91,7 @@ check_host_alloc(check_context *c, size_t size, bool pinned)
 void
 check_host_free(check_context *c, void *memory, bool pinned)
 {
-    if (pinned && check_has_pinned(c))
+    if (pinned && c->table.host_alloc != NULL)
         MUST(c, host_free, c->instance, 0, memory);
     else
         free(memory);
@@ -311,13 +305,13 @@ wait_at_gate(void *argument)
     (void)check_await(&gate->is_open, GATE_LIMIT * 1000);
 }
 
-static check_gate *
-make_gate(void)
+/* Zeros. Never freed: threads, and host functions of a driver that breaks rules, may use it to the end. */
+static void *
+make(size_t size)
 {
-    check_gate *const gate = calloc(1, sizeof *gate);
-    if (gate == NULL)
-        check_skip("no host memory");
-    return gate;
+    void *const made = calloc(1, size);
+    check_skip_if(made == NULL, "no host memory");
+    return made;
 }
 
 /* A driver may run a host function inside the call (it has no queue): then it can't hold a stream. */
@@ -365,7 +359,7 @@ check_has_gate(check_context *c)
     if (c->gate == 0 && c->table.host_func == NULL)
         c->gate = -1;
     if (c->gate == 0) {
-        check_gate *const gate = make_gate();
+        check_gate *const gate = make(sizeof *gate);
         MUST(c, host_func, c->instance, 0, NULL, try_gate, gate);
         check_gate_open(gate);
         MUST(c, device_sync, c->instance, 0);
@@ -378,7 +372,7 @@ check_has_gate(check_context *c)
 check_gate *
 check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream)
 {
-    check_gate *const gate = make_gate(); /* never freed: a driver that breaks rules may still run it */
+    check_gate *const gate = make(sizeof *gate);
     MUST(c, host_func, c->instance, dev, stream, wait_at_gate, gate);
     return gate;
 }
@@ -426,6 +420,24 @@ check_delay(check_context *c, int32_t dev, openreg_driver_stream stream, int mil
         MUST(c, host_func, c->instance, dev, stream, check_sleep_some, (void *)(intptr_t)milliseconds);
     else
         check_ballast(c, dev, stream, milliseconds);
+}
+
+void
+check_tail_queue(check_context *c, check_tail *t, int32_t dev, openreg_driver_stream stream, int milliseconds)
+{
+    static uint64_t seed;
+    if (t->from == NULL) {
+        t->from = check_host_alloc(c, CHECK_TAIL, true);
+        t->to = check_host_alloc(c, CHECK_TAIL, true);
+    }
+    t->memory = check_alloc(c, dev, CHECK_TAIL);
+    t->seed = ++seed;
+    check_pattern(t->from, CHECK_TAIL, t->seed);
+    memset(t->to, 0, CHECK_TAIL);
+    if (milliseconds > 0)
+        check_delay(c, dev, stream, milliseconds);
+    MUST(c, copy, c->instance, dev, stream, t->memory, dev, t->from, -1, CHECK_TAIL);
+    MUST(c, copy, c->instance, dev, stream, t->to, -1, t->memory, dev, CHECK_TAIL);
 }
 
 #define BALLAST_SIZE ((uint64_t)8 << 20)
@@ -491,10 +503,8 @@ run_timed(void *argument)
 bool
 check_returns_within(int milliseconds, void (*function)(void *argument), void *argument)
 {
-    timed_call *const call = calloc(1, sizeof *call);
+    timed_call *const call = make(sizeof *call);
     pthread_t thread;
-    if (call == NULL)
-        check_skip("no host memory");
     call->function = function;
     call->argument = argument;
     check_start_thread(&thread, run_timed, call);
@@ -522,7 +532,7 @@ make_sync(void *argument)
 bool
 check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
-    sync_call *const call = malloc(sizeof *call); /* of a thread that may be left behind */
+    sync_call *const call = make(sizeof *call);
     *call = (sync_call){c, dev, stream, event};
     return check_returns_within(CHECK_PATIENCE * 1000, make_sync, call);
 }

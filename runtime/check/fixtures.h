@@ -33,7 +33,6 @@ void check_free(check_context *c, int32_t dev, void *memory);
 /* Host memory; pinned where the driver has that and `pinned` is set. */
 void *check_host_alloc(check_context *c, size_t size, bool pinned);
 void check_host_free(check_context *c, void *memory, bool pinned);
-bool check_has_pinned(const check_context *c);
 /* Either: of the host where `dev` is -1. */
 void *check_alloc_at(check_context *c, int32_t dev, size_t size, bool pinned);
 void check_free_at(check_context *c, int32_t dev, void *memory, bool pinned);
@@ -73,6 +72,17 @@ void check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream
 
 /* Whether event_sync(), or a wait for the stream where `event` is NULL, returns within CHECK_PATIENCE: in a thread. */
 bool check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, openreg_driver_event event);
+
+/* Bytes that reach the host only at the end of slow work: when a call reports that the work is complete, they are checked.
+ * The first call makes what the tail has on the host; the device's memory is new each time. */
+#define CHECK_TAIL 60001
+typedef struct check_tail {
+    unsigned char *from, *to;
+    char *memory;
+    uint64_t seed;
+} check_tail;
+/* The work is copies behind check_delay(); none of that with 0 milliseconds. */
+void check_tail_queue(check_context *c, check_tail *t, int32_t dev, openreg_driver_stream stream, int milliseconds);
 
 /* Host functions. */
 void check_count_call(void *counter);      /* an atomic_int */

@@ -3,7 +3,6 @@
 #include "kernel_bench.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -101,12 +100,6 @@ check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, s
                                  .dtype = dtype,
                                  .shape = ndim == 0 ? NULL : t->shape,
                                  .strides = ndim == 0 ? NULL : t->strides};
-}
-
-int64_t
-check_tensor_count(const check_tensor *t)
-{
-    return openreg_element_count(&t->tensor);
 }
 
 unsigned char *
@@ -261,33 +254,20 @@ check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole)
     memset(at, CHECK_UNTOUCHED, dtype.bits / 8);
 }
 
-static void __attribute__((format(printf, 2, 3)))
-add_text(check_bench *b, const char *format, ...)
-{
-    const size_t length = strlen(b->text);
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(b->text + length, sizeof b->text - length, format, arguments);
-    va_end(arguments);
-}
-
 void
 check_bench_describe(check_bench *b, int count, const char *more)
 {
-    b->text[0] = '\0';
-    add_text(b, "%s%u size:stride",
-             check_is_float(b->dtype)              ? "float"
-             : b->dtype.code == OPENREG_DTYPE_UINT ? "uint"
-                                                   : "int",
-             (unsigned)b->dtype.bits);
+    const char *const code = check_is_float(b->dtype) ? "float" : b->dtype.code == OPENREG_DTYPE_UINT ? "uint" : "int";
+    (void)snprintf(b->text, sizeof b->text, "%s%u size:stride", code, (unsigned)b->dtype.bits);
     for (int i = 0; i < count; ++i) {
         const check_tensor *const t = &b->places[i];
-        add_text(b, " (");
+        check_append(b->text, sizeof b->text, " (");
         for (int32_t d = 0; d < t->tensor.ndim; ++d)
-            add_text(b, "%s%lld:%lld", d == 0 ? "" : ", ", (long long)t->shape[d], (long long)t->strides[d]);
-        add_text(b, ")");
+            check_append(b->text, sizeof b->text, "%s%lld:%lld", d == 0 ? "" : ", ", (long long)t->shape[d],
+                         (long long)t->strides[d]);
+        check_append(b->text, sizeof b->text, ")");
     }
-    add_text(b, "%s", more);
+    check_append(b->text, sizeof b->text, "%s", more);
 }
 
 const char *const *

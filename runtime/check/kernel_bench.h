@@ -88,7 +88,6 @@ void check_bench_require_served(check_bench *b);
 /* Ends the check as skipped where no call was made. */
 void check_bench_skip_untried(int calls);
 
-int64_t check_tensor_count(const check_tensor *t);
 /* Of element i of a shape to which the tensor is broadcast. */
 unsigned char *check_tensor_broadcast_at(const check_tensor *t, const check_tensor *to, int64_t i);
 

@@ -103,7 +103,7 @@ static void
 expect_elements(check_bench *b, const check_elementwise *op, const int *places, double *reals, int64_t *wholes)
 {
     const check_tensor *const result = &b->places[CHECK_RESULT];
-    for (int64_t i = 0; i < check_tensor_count(result); ++i) {
+    for (int64_t i = 0; i < openreg_element_count(&result->tensor); ++i) {
         for (int k = 0; op->kinds[k] != '\0'; ++k)
             if (places[k] >= 0) {
                 const check_tensor *const t = &b->places[places[k]];
@@ -141,7 +141,7 @@ try_elementwise(check_bench *b, const check_elementwise *op)
         const bool is_number = strchr("SAOG", kind) != NULL || (kind == 'N' && check_bench_below(b, 3) == 0);
         if (is_number) {
             arguments[i] = pick_value(b, op, i, &reals[i], &wholes[i]);
-            (void)snprintf(more + strlen(more), sizeof more - strlen(more), ", %s %g", names[i], reals[i]);
+            check_append(more, sizeof more, ", %s %g", names[i], reals[i]);
             continue;
         }
         int64_t own[CHECK_DIMS];
@@ -216,8 +216,8 @@ lay_many(int place, openreg_dtype dtype, int64_t count, number_at number)
     check_tensor *const t = &b->places[place];
     const size_t size = dtype.bits / 8, bytes = (size_t)count * size;
     const uint64_t total = check_total_memory(b->c, b->dev);
-    if ((total != 0 && total < 8 * bytes) || check_within(b->c, b->dev, bytes) < bytes)
-        check_skip("device %d has %llu MiB", b->dev, (unsigned long long)(total >> 20));
+    check_skip_if((total != 0 && total < 8 * bytes) || check_within(b->c, b->dev, bytes) < bytes,
+                  "device %d has %llu MiB", b->dev, (unsigned long long)(total >> 20));
     unsigned char *const host = check_host_alloc(b->c, bytes, false);
     for (int64_t k = 0; k < count; ++k)
         check_number_store(host + (size_t)k * size, dtype, number(k, place));

@@ -50,8 +50,7 @@ check_layer_value(check_layer *l, const char *name, int32_t kind)
 static void
 add_text(check_layer *l, const char *name, double number)
 {
-    const size_t length = strlen(l->more);
-    (void)snprintf(l->more + length, sizeof l->more - length, ", %s %g", name, number);
+    check_append(l->more, sizeof l->more, ", %s %g", name, number);
 }
 
 static double *
@@ -59,7 +58,7 @@ add_tensor(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *sha
 {
     REQUIRE(l->tensors < CHECK_PLACES, "internal: too many tensors");
     check_bench_lay(&l->b, l->tensors, ndim, shape, strides, dtype);
-    const int64_t count = check_tensor_count(&l->b.places[l->tensors++]);
+    const int64_t count = openreg_element_count(&l->b.places[l->tensors++].tensor);
     return calloc((size_t)count + 1, sizeof(double));
 }
 
@@ -75,11 +74,12 @@ check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_
     const check_tensor *const t = &l->b.places[place];
     l->values[place] = values;
     l->inputs = l->tensors;
-    for (int64_t i = 0; i < check_tensor_count(t); ++i) {
+    for (int64_t i = 0; i < openreg_element_count(&t->tensor); ++i) {
         values[i] = (double)check_layer_between(l, -16, 16) / (check_is_float(dtype) ? 4 : 1);
         check_number_store(check_tensor_broadcast_at(t, t, i), dtype, values[i]);
     }
-    for (int64_t i = 0; i < check_tensor_count(t) && strides == EXPANDED; ++i) /* the last that went there */
+    for (int64_t i = 0; i < openreg_element_count(&t->tensor) && strides == EXPANDED;
+         ++i) /* the last that went there */
         values[i] = check_number_load(check_tensor_broadcast_at(t, t, i), dtype);
     if (name != NULL)
         check_layer_value(l, name, OPENREG_VALUE_TENSOR)->tensor = &l->b.places[place].tensor;
@@ -99,7 +99,7 @@ double *
 check_layer_written(check_layer *l)
 {
     const int place = l->tensors - 1;
-    const size_t bytes = (size_t)check_tensor_count(&l->b.places[place]) * sizeof(double);
+    const size_t bytes = (size_t)openreg_element_count(&l->b.places[place].tensor) * sizeof(double);
     l->wanted[place] = malloc(bytes + 1);
     memcpy(l->wanted[place], l->values[place], bytes);
     return l->wanted[place];
@@ -243,7 +243,7 @@ check_layer_write(check_layer *l)
     for (int i = 0; i < l->tensors; ++i) {
         check_tensor *const t = &l->b.places[i];
         memset(t->host, CHECK_UNTOUCHED, t->used);
-        for (int64_t k = 0; l->values[i] != NULL && k < check_tensor_count(t); ++k)
+        for (int64_t k = 0; l->values[i] != NULL && k < openreg_element_count(&t->tensor); ++k)
             check_number_store(check_tensor_broadcast_at(t, t, k), t->tensor.dtype, l->values[i][k]);
         check_write(l->b.c, l->b.dev, t->memory, t->host, t->used);
     }
@@ -267,7 +267,7 @@ compare_place(check_layer *l, int i, const char *what, bool is_refused)
 {
     check_bench *const b = &l->b;
     check_tensor *const t = &b->places[i];
-    const int64_t count = check_tensor_count(t);
+    const int64_t count = openreg_element_count(&t->tensor);
     memcpy(b->before, t->host, t->used);
     check_read(b->c, b->dev, t->host, t->memory, t->used);
     for (int64_t k = 0; l->wanted[i] != NULL && !is_refused && k < count; ++k) {

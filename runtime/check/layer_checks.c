@@ -110,7 +110,7 @@ pick_numbers(check_layer *l, const check_reduction *op, const char *name, int32_
     l->layout = CHECK_MIXED;
     double *const x = check_layer_tensor(l, name, l->dtype, ndim, shape);
     l->layout = layout;
-    for (int64_t i = 0; i < check_tensor_count(&l->b.places[0]); ++i)
+    for (int64_t i = 0; i < openreg_element_count(&l->b.places[0].tensor); ++i)
         x[i] = (double)(i * 7919 % 4099 - 2000);
     return x;
 }
@@ -165,8 +165,8 @@ reduction(check_layer *l)
         }
     double *const out = check_layer_result(l, op->kind == CHECK_PLACE_OF_MOST ? CHECK_INT64 : l->dtype, kept,
                                            out_shape);
-    reduce(op, x, check_tensor_count(&l->b.places[0]), ndim, shape, is_reduced, out,
-           check_tensor_count(&l->b.places[1]));
+    reduce(op, x, openreg_element_count(&l->b.places[0].tensor), ndim, shape, is_reduced, out,
+           openreg_element_count(&l->b.places[1].tensor));
 }
 
 const check_layer_operator check_product_layers[] = {

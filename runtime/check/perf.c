@@ -131,7 +131,7 @@ measure_copies(check_context *c, const double *host)
                 {"copy from device 0 to device 1", 0, 1, false},
                 {"copy from device 1 to device 0", 1, 0, false}};
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; ++i) {
-        if ((ways[i].pinned && !check_has_pinned(c)) || ways[i].from >= c->devices || ways[i].to >= c->devices)
+        if ((ways[i].pinned && c->table.host_alloc == NULL) || ways[i].from >= c->devices || ways[i].to >= c->devices)
             continue;
         void *const from = check_alloc_at(c, ways[i].from, LARGEST, ways[i].pinned);
         void *const to = check_alloc_at(c, ways[i].to, LARGEST, ways[i].pinned);

@@ -77,8 +77,7 @@ threads_block_signals(check_context *c)
     check_sync(c, 0, stream);
     check_sleep(50);
     DIR *const tasks = opendir("/proc/self/task");
-    if (tasks == NULL)
-        check_skip("/proc is not mounted");
+    check_skip_if(tasks == NULL, "/proc is not mounted");
     /* Those that can be blocked, but not those that report a fault of the thread itself. */
     unsigned long long wanted = 0;
     const int signals[] = {SIGINT, SIGTERM, SIGALRM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, SIGPIPE, SIGQUIT, SIGPROF};

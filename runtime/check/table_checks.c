@@ -103,16 +103,14 @@ names_of_flags(uint64_t flags)
                {OPENREG_CAP_HOST_VISIBLE, "OPENREG_CAP_HOST_VISIBLE"},
                {OPENREG_CAP_FENCED, "OPENREG_CAP_FENCED"}};
     static char text[160];
-    size_t length = 0;
+    text[0] = '\0';
     for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
         if ((flags & all[i].flag) != 0) {
-            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length == 0 ? "" : ", ",
-                                       all[i].name);
+            check_append_item(text, sizeof text, all[i].name);
             flags &= ~all[i].flag;
         }
     if (flags != 0)
-        (void)snprintf(text + length, sizeof text - length, "%s0x%llx", length == 0 ? "" : ", ",
-                       (unsigned long long)flags);
+        check_append(text, sizeof text, "%s0x%llx", text[0] == '\0' ? "" : ", ", (unsigned long long)flags);
     return text;
 }
 

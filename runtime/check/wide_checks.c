@@ -15,20 +15,18 @@
 char *
 check_alloc_wide(check_context *c, uint64_t size, uint64_t touched)
 {
-    if (touched != 0 && c->target->seconds < 1)
-        check_skip("it writes to %llu GiB, which may take half a minute: --time 1",
-                   (unsigned long long)(touched >> 30));
+    check_skip_if(touched != 0 && c->target->seconds < 1,
+                  "it writes to %llu GiB, which may take half a minute: --time 1", (unsigned long long)(touched >> 30));
     const uint64_t total = check_total_memory(c, 0), host = check_host_available();
-    if (total != 0 && total < size + (size >> 3))
-        check_skip("device 0 has %llu MiB; this takes %llu", (unsigned long long)(total >> 20),
-                   (unsigned long long)((size + (size >> 3)) >> 20));
-    if (touched != 0 && host < touched + (UINT64_C(3) << 30))
-        check_skip("the host has %llu MiB of memory left; this may take %llu", (unsigned long long)(host >> 20),
-                   (unsigned long long)((touched >> 20) + 3072));
+    check_skip_if(total != 0 && total < size + (size >> 3), "device 0 has %llu MiB; this takes %llu",
+                  (unsigned long long)(total >> 20), (unsigned long long)((size + (size >> 3)) >> 20));
+    check_skip_if(touched != 0 && host < touched + (UINT64_C(3) << 30),
+                  "the host has %llu MiB of memory left; this may take %llu", (unsigned long long)(host >> 20),
+                  (unsigned long long)((touched >> 20) + 3072));
     void *memory = NULL;
     const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
-    if (status == OPENREG_E_NOMEM || (status != OPENREG_OK && check_within(c, 0, size) < size))
-        check_skip("device 0 has no %llu MiB in one piece", (unsigned long long)(size >> 20));
+    check_skip_if(status == OPENREG_E_NOMEM || (status != OPENREG_OK && check_within(c, 0, size) < size),
+                  "device 0 has no %llu MiB in one piece", (unsigned long long)(size >> 20));
     check_succeeded("mem_alloc", status);
     return memory;
 }
@@ -69,8 +67,8 @@ map_host(void)
     char *const all = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     check_skip_if(file < 0 || all == MAP_FAILED || ftruncate(file, (off_t)CHUNK) != 0, "no 4 GiB of host addresses");
     for (size_t at = 0; at < size; at += CHUNK)
-        if (mmap(all + at, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
-            check_skip("no 4 GiB of host addresses");
+        check_skip_if(mmap(all + at, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED,
+                      "no 4 GiB of host addresses");
     (void)close(file);
     return (unsigned char *)all;
 }
