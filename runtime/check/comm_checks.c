@@ -59,7 +59,7 @@ wrong_ranks_are_refused(check_context *c)
                 wrong[i].number, wrong[i].size);
     }
     check_rank_init(ranks); /* nobody has joined */
-    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 3});
+    check_ranks_follow(ranks, (check_plan){.count = 3});
     check_ranks_end(ranks);
 }
 
@@ -80,7 +80,7 @@ init_waits_for_all(check_context *c)
     }
     for (int32_t i = 0; i < RANKS; ++i)
         (void)pthread_join(threads[i].thread, NULL);
-    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 3});
+    check_ranks_follow(ranks, (check_plan){.count = 3});
     check_ranks_end(ranks);
 }
 
@@ -154,15 +154,12 @@ static void
 ids_have_their_size(check_context *c)
 {
     static unsigned char id[OPENREG_COMM_ID_MAX + 64], before[sizeof id];
-    const openreg_comm *const comm = check_comm(c);
-    uint32_t size = 0, again = 0;
-    CALL("id_size", comm->id_size(c->instance, &size));
-    CALL("id_size", comm->id_size(c->instance, &again));
-    REQUIRE(size > 0 && size <= OPENREG_COMM_ID_MAX, "id_size() gave %u bytes", (unsigned)size);
-    REQUIRE(size == again, "id_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
+    uint32_t again = 0;
     memset(before, 0x5a, sizeof before);
     memcpy(id, before, sizeof id);
-    CALL("unique_id", comm->unique_id(c->instance, c->dev, id));
+    const uint32_t size = check_comm_id(c, c->dev, id);
+    CALL("id_size", check_comm(c)->id_size(c->instance, &again));
+    REQUIRE(size == again, "id_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
     REQUIRE(memcmp(id, before, size) != 0, "unique_id() succeeded and wrote no id");
     REQUIRE(memcmp(id + size, before + size, sizeof id - size) == 0, "unique_id() wrote beyond the %u bytes of an id",
             (unsigned)size);
@@ -176,8 +173,7 @@ counts_are_exact(check_context *c)
     for (int k = 0; k < CHECK_COMM_KINDS; ++k)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
             for (int shift = 0; shift < 2; ++shift)
-                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0,
-                                                       counts[i], false, false, shift});
+                check_ranks_follow(ranks, (check_plan){.kind = (check_comm_kind)k, .count = counts[i], .shift = shift});
     for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
             check_ranks_follow(ranks,
@@ -218,7 +214,7 @@ unknown_is_unsupported(check_context *c)
     check_sync(c, r->dev, r->stream);
     check_read(c, r->dev, r->seen, r->recv, SAMPLE);
     check_is_value(r->seen, SAMPLE, 0xa5, "memory given with a type that there is not");
-    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 33});
+    check_ranks_follow(ranks, (check_plan){.count = 33});
     check_ranks_end(ranks);
 }
 

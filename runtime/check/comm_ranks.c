@@ -22,6 +22,7 @@ typedef struct number_format {
 } number_format;
 
 static const number_format formats[CHECK_COMM_TYPES] = {
+    {"float32", {OPENREG_DTYPE_FLOAT, 32, 1}, 4, 8, 23, false},
     {"int8", {OPENREG_DTYPE_INT, 8, 1}, 1, 0, 0, false},
     {"uint8", {OPENREG_DTYPE_UINT, 8, 1}, 1, 0, 0, true},
     {"int32", {OPENREG_DTYPE_INT, 32, 1}, 4, 0, 0, false},
@@ -29,7 +30,6 @@ static const number_format formats[CHECK_COMM_TYPES] = {
     {"int64", {OPENREG_DTYPE_INT, 64, 1}, 8, 0, 0, false},
     {"uint64", {OPENREG_DTYPE_UINT, 64, 1}, 8, 0, 0, true},
     {"float16", {OPENREG_DTYPE_FLOAT, 16, 1}, 2, 5, 10, false},
-    {"float32", {OPENREG_DTYPE_FLOAT, 32, 1}, 4, 8, 23, false},
     {"float64", {OPENREG_DTYPE_FLOAT, 64, 1}, 8, 11, 52, false},
     {"bfloat16", {OPENREG_DTYPE_BFLOAT, 16, 1}, 2, 8, 7, false},
     {"e4m3", {OPENREG_DTYPE_FLOAT8_E4M3FN, 8, 1}, 1, 4, 3, false},
@@ -133,7 +133,7 @@ check_comm_kind_named(const char *name)
     return (check_comm_kind)kind;
 }
 
-const check_plan check_simple_plan = {.kind = CHECK_ALL_REDUCE, .type = CHECK_COMM_FLOAT32, .count = 2000};
+const check_plan check_simple_plan = {.count = 2000};
 
 static uint64_t
 bytes_of(const check_plan *p, uint64_t count)

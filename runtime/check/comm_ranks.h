@@ -16,7 +16,7 @@
 #define CHECK_COMM_ROOM (1u << 20)         /* bytes of a block */
 #define CHECK_SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */
 #define CHECK_COMM_TYPES 12
-#define CHECK_COMM_FLOAT32 7 /* its place in the list of types */
+#define CHECK_COMM_FLOAT32 0 /* its place in the list of types */
 #define CHECK_COMM_REDUCTIONS (OPENREG_COMM_AVERAGE + 1)
 
 /* MESSAGES: as many as there are ranks, one after the other, from `root`. EXCHANGE: what ALL_TO_ALL does, by messages in a
@@ -33,7 +33,7 @@ typedef enum check_comm_kind {
     CHECK_COMM_KINDS
 } check_comm_kind;
 
-/* One call, the same of all ranks. What it leaves out is 0: a sum to or from rank 0. */
+/* One call, the same of all ranks. What it leaves out is 0: a sum of float32 in every rank. */
 typedef struct check_plan {
     check_comm_kind kind;
     int32_t type; /* a place in the list of types */

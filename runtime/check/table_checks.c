@@ -2,37 +2,24 @@
 /* table_checks.c: the library, its entry point and the table. */
 #define _GNU_SOURCE
 #include <elf.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "driver/driver_slots.h"
 #include "fixtures.h"
-
-static char *
-read_file(const char *path, size_t *size)
-{
-    FILE *const file = fopen(path, "rbe");
-    long length = -1;
-    char *bytes = NULL;
-    if (file != NULL && fseek(file, 0, SEEK_END) == 0)
-        length = ftell(file);
-    if (length > 0 && fseek(file, 0, SEEK_SET) == 0)
-        bytes = malloc((size_t)length);
-    if (bytes == NULL || fread(bytes, 1, (size_t)length, file) != (size_t)length)
-        check_skip("%s can't be read", path);
-    (void)fclose(file);
-    *size = (size_t)length;
-    return bytes;
-}
 
 /* Weak symbols are left out: C++ makes them of the standard library's templates whatever a driver does. */
 static void
 exports_entry_alone(check_context *c)
 {
     check_skip_if(c->target->path == NULL, "the driver is built in");
-    size_t size;
-    const char *const bytes = read_file(c->target->path, &size);
+    const int file = open(c->target->path, O_RDONLY | O_CLOEXEC);
+    const off_t end = file >= 0 ? lseek(file, 0, SEEK_END) : -1;
+    const size_t size = end > 0 ? (size_t)end : 0;
+    const char *const bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, file, 0); /* none of no bytes */
+    check_skip_if(bytes == MAP_FAILED, "%s can't be read", c->target->path);
     const Elf64_Ehdr *const header = (const void *)bytes;
     REQUIRE(size > sizeof *header && header->e_ident[EI_CLASS] == ELFCLASS64 &&
                 header->e_shoff + (uint64_t)header->e_shnum * sizeof(Elf64_Shdr) <= size,
