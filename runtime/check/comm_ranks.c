@@ -217,10 +217,9 @@ queue(const check_rank *r, const openreg_collective *list, uint32_t n)
 }
 
 openreg_status
-check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count, int32_t type,
-            int32_t reduction, int32_t peer)
+check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count, int32_t type, int32_t peer)
 {
-    const openreg_collective what = collective(kind, send, recv, count, type, reduction, peer);
+    const openreg_collective what = collective(kind, send, recv, count, type, 0, peer);
     return queue(r, &what, 1);
 }
 
@@ -250,10 +249,9 @@ exchange_messages(const check_rank *r, const check_plan *p, const char *send, ch
     for (int32_t i = 0; i < r->size; ++i) {
         const uint64_t offset = bytes_of(p, p->count) * (uint64_t)i;
         if (r->number == p->root)
-            CALL("queue",
-                 check_queue(r, OPENREG_COLLECTIVE_SEND, send + offset, NULL, p->count, p->type, 0, 1 - p->root));
+            CALL("queue", check_queue(r, OPENREG_COLLECTIVE_SEND, send + offset, NULL, p->count, p->type, 1 - p->root));
         else
-            CALL("queue", check_queue(r, OPENREG_COLLECTIVE_RECV, NULL, recv + offset, p->count, p->type, 0, p->root));
+            CALL("queue", check_queue(r, OPENREG_COLLECTIVE_RECV, NULL, recv + offset, p->count, p->type, p->root));
     }
 }
 
@@ -332,6 +330,7 @@ check_plan_run(check_rank *r, const check_plan *p)
     REQUIRE(memcmp(r->seen, r->staging + from, sent) == 0, "%s() of %llu elements changed what it was given to send",
             kinds[p->kind].name, (unsigned long long)p->count);
 }
+
 /* --------------------------------------------------------------------------------------------------------------- ranks */
 
 const openreg_comm *

@@ -60,9 +60,9 @@ typedef struct check_rank {
 } check_rank;
 
 check_comm_kind check_comm_kind_named(const char *name); /* "all_reduce" */
-/* Queues one collective of that rank. */
+/* Queues one collective of that rank; of those that reduce, a sum. */
 openreg_status check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count,
-                           int32_t type, int32_t reduction, int32_t peer);
+                           int32_t type, int32_t peer);
 
 /* A sum of 2000 numbers in every rank. */
 extern const check_plan check_simple_plan;

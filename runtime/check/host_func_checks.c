@@ -49,9 +49,7 @@ static void
 waits_cover_it(check_context *c)
 {
     openreg_driver_stream const streams[] = {NULL, check_stream(c, 0)};
-    openreg_driver_event event = NULL;
-    if (c->table.event_create != NULL)
-        event = check_event(c, 0, 0);
+    openreg_driver_event const event = c->table.event_create != NULL ? check_event(c, 0, 0) : NULL;
     for (int i = 0; i < 6; ++i) {
         check_visit v = {.bytes = NULL, .pause = 15};
         openreg_driver_stream const stream = streams[i % 2];

@@ -216,14 +216,15 @@ check_bench_queue(check_bench *b, const openreg_value *arguments, uint64_t count
 }
 
 bool
-check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names)
+check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *names)
 {
     check_context *const c = b->c;
     check_tensor *const result = &b->places[CHECK_RESULT];
     const openreg_value results[1] = {{.kind = OPENREG_VALUE_TENSOR, .tensor = &result->tensor}};
     memset(b->before, CHECK_UNTOUCHED, result->used);
     check_write(c, b->dev, result->memory, b->before, result->used);
-    const bool is_refused = check_bench_queue(b, arguments, count, names, results, 1) == OPENREG_E_UNSUPPORTED;
+    const bool is_refused = check_bench_queue(b, arguments, count, check_bench_names(b, names), results, 1) ==
+                            OPENREG_E_UNSUPPORTED;
     check_sync(c, b->dev, b->stream);
     check_bench_take_back(b);
     check_read(c, b->dev, result->host, result->memory, result->used);

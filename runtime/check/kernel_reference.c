@@ -102,8 +102,6 @@ check_is_close(double seen, double wanted, openreg_dtype dtype)
     return seen - wanted <= tolerance * (size + 1) && wanted - seen <= tolerance * (size + 1);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- operators */
-
 /* Arithmetic and choices; comparisons and bits; what floating-point numbers alone have. */
 enum { ADD, SUB, RSUB, MUL, NEG, ABS, RELU, MAXIMUM, MINIMUM, THRESHOLD_BACKWARD, CLAMP, WHERE, MASKED_FILL };
 enum { EQ = MASKED_FILL + 1, NE, LT, LE, GT, GE, NOT, INVERT, AND, OR };

@@ -158,7 +158,7 @@ try_elementwise(check_bench *b, const check_elementwise *op)
         arguments[i] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[places[i]].tensor};
     }
     check_bench_describe(b, tensors, more);
-    if (!check_bench_call(b, arguments, (uint64_t)count, names))
+    if (!check_bench_call(b, arguments, (uint64_t)count, op->names))
         return;
     expect_elements(b, op, places, reals, wholes);
     REQUIRE(memcmp(b->places[CHECK_RESULT].host, b->before, b->places[CHECK_RESULT].used) == 0,
@@ -265,7 +265,7 @@ large_elements(const check_elementwise *op)
         arguments[k] = op->kinds[k] == 'T' || op->kinds[k] == 'N'
                            ? (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[k].tensor}
                            : (openreg_value){.kind = OPENREG_VALUE_INT, .integer = 2, .real = 2};
-    if (!check_bench_call(b, arguments, (uint64_t)count, check_bench_names(b, op->names)))
+    if (!check_bench_call(b, arguments, (uint64_t)count, op->names))
         return;
     for (int64_t part = 0; part < PARTS; ++part) {
         const int64_t first = part == PARTS - 1 ? LARGE_COUNT - PART : LARGE_COUNT / PARTS * part;
@@ -305,7 +305,7 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
     result->tensor.ndim = 0;
     result->tensor.dtype = from->tensor.dtype;
     result->used = sizeof(double);
-    const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), check_bench_names(b, op->names));
+    const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), op->names);
     const double seen = check_number_load(result->host, from->tensor.dtype);
     REQUIRE(!is_served || fabs(seen - wanted) <= tolerance * wanted, "%s, %s: the result is %.9g, not %.9g",
             b->kernel->name, b->text, seen, wanted);
@@ -397,7 +397,7 @@ call_wide(char *memory, int64_t step, const check_elementwise *op, bool is_resul
     for (int64_t i = 0; i < 3 && !is_result; ++i)
         check_write(b->c, b->dev, memory + i * stride * size, far->host + i * size, (size_t)size);
     check_bench_describe(b, 1, is_result ? ", of which the result has such strides" : "");
-    const bool is_served = check_bench_call(b, arguments, (uint64_t)count, check_bench_names(b, op->names));
+    const bool is_served = check_bench_call(b, arguments, (uint64_t)count, op->names);
     *far = near;
     for (int64_t i = 0; i < 3 && is_result && is_served; ++i)
         check_read(b->c, b->dev, far->host + i * size, memory + i * stride * size, (size_t)size);

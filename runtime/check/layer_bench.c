@@ -35,8 +35,6 @@ check_layer_rounded(const check_layer *l, double number)
     return l->dtype.bits == 32 ? (double)(float)number : number;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- arguments */
-
 openreg_value *
 check_layer_value(check_layer *l, const char *name, int32_t kind)
 {
@@ -182,8 +180,6 @@ check_layer_result_is(check_layer *l, int place)
     l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
 }
 
-/* --------------------------------------------------------------------------------------------------------------- calls */
-
 void
 check_layer_set_up(check_layer *l, check_context *c, int32_t dev)
 {
@@ -313,8 +309,6 @@ check_layer_repeat(check_layer *l)
     check_bench_take_back(&l->b);
     return check_bench_queue(&l->b, l->arguments, l->argument_count, l->names, l->results, l->result_count);
 }
-
-/* ----------------------------------------------------------------------------------------------------------- operators */
 
 /* The operators of each check, and how often each is called: matrices with every layout and type. */
 static const struct {

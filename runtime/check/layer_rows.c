@@ -21,8 +21,6 @@ rows_of(int32_t ndim, const int64_t *shape, int64_t dim)
     return r;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- softmax */
-
 static void
 exponentials(const rows *r, const double *x, double *y, bool is_log)
 {
@@ -95,8 +93,6 @@ softmax_backward(check_layer *l)
         }
     }
 }
-
-/* ------------------------------------------------------------------------------------------------------ normalisations */
 
 typedef struct moments {
     double mean, scale, squares; /* scale: 1 / sqrt(variance + eps); squares: the sum of squared distances */
@@ -312,8 +308,6 @@ batch_norm_backward(check_layer *l)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------- losses */
-
 /* Of rows of numbers, one for each class. */
 typedef struct loss {
     int64_t shape[2], reduction, ignored;
@@ -387,8 +381,6 @@ nll_loss_backward(check_layer *l)
             out[i * s.shape[1] + (int64_t)s.at[i]] = -weight_of(&s, i) * s.grad[s.reduction == 0 ? i : 0] /
                                                      (s.reduction == 1 ? total[0] : 1);
 }
-
-/* ---------------------------------------------------------------------------------------------------------- embeddings */
 
 /* Sizes of the table and of its indices, whose number it returns; one of the two may have a long dimension. */
 static int64_t
