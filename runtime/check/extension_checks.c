@@ -31,8 +31,7 @@ import_and_answer(check_context *c, int from_exporter, int to_exporter)
     check_open(c);
     const openreg_ipc *const ipc = find_ipc(c);
     void *memory = NULL;
-    check_begin_call("memory_open");
-    const openreg_status status = check_ended("memory_open", ipc->memory_open(c->instance, 0, &handle, &memory));
+    const openreg_status status = TRY("memory_open", ipc->memory_open(c->instance, 0, &handle, &memory));
     check_skip_if(status == OPENREG_E_UNSUPPORTED, "memory_open() says that the machine can't: %s", check_error_text());
     check_succeeded("memory_open", status);
     check_holds_pattern(c, 0, memory, SIZE, 1, "memory of another process");
@@ -97,8 +96,7 @@ open_altered(check_context *c, const openreg_ipc *ipc, const openreg_ipc_handle 
 {
     static unsigned char host[SIZE];
     void *memory = (void *)host;
-    check_begin_call("memory_open");
-    if (check_ended("memory_open", ipc->memory_open(c->instance, 0, handle, &memory)) != OPENREG_OK) {
+    if (TRY("memory_open", ipc->memory_open(c->instance, 0, handle, &memory)) != OPENREG_OK) {
         REQUIRE(memory == host, "memory_open() failed and wrote its out-parameter");
         return;
     }
@@ -166,9 +164,7 @@ handles_have_their_size(check_context *c)
     char *const memory = check_alloc(c, 0, SIZE);
     memset(before, 0x5a, sizeof before);
     memcpy(handle, before, sizeof handle);
-    check_begin_call("memory_export");
-    const openreg_status status = check_ended("memory_export",
-                                              ipc->memory_export(c->instance, 0, memory, NULL, 0, handle));
+    const openreg_status status = TRY("memory_export", ipc->memory_export(c->instance, 0, memory, NULL, 0, handle));
     if (status != OPENREG_E_UNSUPPORTED) /* the vendor must know the processes */
         check_succeeded("memory_export", status);
     REQUIRE(memcmp(handle + (status == OPENREG_OK ? size : 0), before,

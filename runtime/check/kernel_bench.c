@@ -241,17 +241,15 @@ check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole)
     const check_tensor *const result = &b->places[CHECK_RESULT];
     const openreg_dtype dtype = result->tensor.dtype;
     unsigned char *const at = check_tensor_broadcast_at(result, result, i);
-    if (dtype.code == OPENREG_DTYPE_BOOL)
-        REQUIRE(*at == (whole != 0), "%s, %s: element %lld of the result is %u, not %d", b->kernel->name, b->text,
-                (long long)i, *at, whole != 0);
-    else if (check_is_float(dtype))
+    const int64_t seen = check_number_load_whole(at, dtype);
+    const int64_t right = dtype.code == OPENREG_DTYPE_BOOL ? whole != 0 : check_number_wrap(whole, dtype);
+    if (check_is_float(dtype))
         REQUIRE(check_is_close(check_number_load(at, dtype), wanted, dtype),
                 "%s, %s: element %lld of the result is %g, not %g", b->kernel->name, b->text, (long long)i,
                 check_number_load(at, dtype), wanted);
     else
-        REQUIRE(check_number_load_whole(at, dtype) == check_number_wrap(whole, dtype),
-                "%s, %s: element %lld of the result is %lld, not %lld", b->kernel->name, b->text, (long long)i,
-                (long long)check_number_load_whole(at, dtype), (long long)check_number_wrap(whole, dtype));
+        REQUIRE(seen == right, "%s, %s: element %lld of the result is %lld, not %lld", b->kernel->name, b->text,
+                (long long)i, (long long)seen, (long long)right);
     memset(at, CHECK_UNTOUCHED, dtype.bits / 8);
 }
 

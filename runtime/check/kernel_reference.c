@@ -98,8 +98,7 @@ check_is_close(double seen, double wanted, openreg_dtype dtype)
     if (isnan(wanted) || isinf(wanted))
         return isnan(wanted) ? isnan(seen) != 0 : seen == wanted;
     const double tolerance = dtype.bits == 64 ? 1e-12 : dtype.bits == 32 ? 1e-5 : is_brain ? 8e-3 : 1e-3;
-    const double size = wanted < 0 ? -wanted : wanted;
-    return seen - wanted <= tolerance * (size + 1) && wanted - seen <= tolerance * (size + 1);
+    return fabs(seen - wanted) <= tolerance * (fabs(wanted) + 1);
 }
 
 /* Arithmetic and choices; comparisons and bits; what floating-point numbers alone have. */
