@@ -146,6 +146,8 @@ void check_slot_tour(check_context *c);
 /* Calls one slot of a device, with what it needs alone, and gives that back. Returns a name for it; "": the table lacks the
  * slot; NULL: `which`, from 0 on, is beyond them. */
 const char *check_use_alone(check_context *c, int32_t dev, int which);
+/* For a check_context: what goes on while a stream of device 0 is held, on the default stream and another one. */
+void check_use_others(void *context);
 /* check_open(), check_slot_tour(), check_close(). */
 void check_whole_slot_tour(check_context *c);
 

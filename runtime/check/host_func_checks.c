@@ -2,7 +2,6 @@
 /* host_func_checks.c: functions of the host on a stream. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 #include "fixtures.h"
 
@@ -80,25 +79,6 @@ runs_on_another_thread(check_context *c)
             "a host function ran on the thread that queued it, or waited for it");
 }
 
-static void
-work_out(void *argument)
-{
-    check_context *const c = argument;
-    void *const memory = check_alloc(c, 0, 4096);
-    openreg_driver_event event = NULL;
-    if (c->table.event_create != NULL) {
-        event = check_event(c, 0, 0);
-        MUST(c, event_record, c->instance, 0, NULL, event);
-        MUST(c, event_sync, c->instance, 0, event);
-        MUST(c, event_destroy, c->instance, 0, event);
-    }
-    (void)check_stream(c, 0);
-    int32_t done;
-    if (c->table.stream_query != NULL)
-        MUST(c, stream_query, c->instance, 0, NULL, &done);
-    check_copy(c, 0, NULL, memory, 0, (char *)memory + 2048, 0, 1000);
-}
-
 /* A program's function may wait for a thread of its own, which calls the driver. */
 static void
 holds_no_lock(check_context *c)
@@ -107,7 +87,7 @@ holds_no_lock(check_context *c)
     check_skip_if(stream == NULL, "the table has no stream_create");
     check_gate *const gate = check_gate_close(c, 0, stream);
     check_gate_await_reached(gate);
-    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, work_out, c),
+    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, check_use_others, c),
             "while a host function ran, slots of other streams did not return");
     check_gate_open(gate);
     check_sync(c, 0, stream);

@@ -45,12 +45,6 @@ check_layer_value(check_layer *l, const char *name, int32_t kind)
     return value;
 }
 
-static void
-add_text(check_layer *l, const char *name, double number)
-{
-    check_append(l->more, sizeof l->more, ", %s %g", name, number);
-}
-
 static double *
 add_tensor(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape, stride_kind strides)
 {
@@ -119,7 +113,7 @@ check_layer_int(check_layer *l, const char *name, int64_t number)
     openreg_value *const value = check_layer_value(l, name, OPENREG_VALUE_INT);
     value->integer = number;
     value->real = (double)number;
-    add_text(l, name, (double)number);
+    check_append(l->more, sizeof l->more, ", %s %g", name, (double)number);
 }
 
 void
@@ -133,7 +127,7 @@ void
 check_layer_real(check_layer *l, const char *name, double number)
 {
     check_layer_value(l, name, OPENREG_VALUE_FLOAT)->real = number;
-    add_text(l, name, number);
+    check_append(l->more, sizeof l->more, ", %s %g", name, number);
 }
 
 void
@@ -145,7 +139,7 @@ check_layer_ints(check_layer *l, const char *name, int count, const int64_t *num
     value->count = (uint64_t)count;
     for (int i = 0; i < count; ++i) {
         kept[i] = numbers[i];
-        add_text(l, i == 0 ? name : "and", (double)numbers[i]);
+        check_append(l->more, sizeof l->more, ", %s %g", i == 0 ? name : "and", (double)numbers[i]);
     }
 }
 

@@ -133,3 +133,24 @@ check_whole_slot_tour(check_context *c)
     check_slot_tour(c);
     check_close(c);
 }
+
+void
+check_use_others(void *context)
+{
+    check_context *const c = context;
+    char *const memory = check_alloc(c, 0, 2 * SIZE);
+    openreg_driver_stream const stream = check_stream(c, 0);
+    int32_t done;
+    if (c->table.event_create != NULL) {
+        openreg_driver_event const event = check_event(c, 0, 0);
+        MUST(c, event_record, c->instance, 0, NULL, event);
+        MUST(c, event_sync, c->instance, 0, event);
+        MUST(c, event_destroy, c->instance, 0, event);
+    }
+    if (c->table.stream_query != NULL)
+        MUST(c, stream_query, c->instance, 0, NULL, &done);
+    check_copy(c, 0, NULL, memory, 0, memory + SIZE, 0, SIZE);
+    check_copy(c, 0, stream, memory, 0, memory + SIZE, 0, SIZE);
+    if (stream != NULL)
+        MUST(c, stream_destroy, c->instance, 0, stream);
+}

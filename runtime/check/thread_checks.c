@@ -451,19 +451,6 @@ sync_held(void *argument)
 }
 
 static void
-use_others(void *argument)
-{
-    check_context *const c = argument;
-    char *const memory = check_alloc(c, 0, SIZE);
-    openreg_driver_stream const stream = check_stream(c, 0);
-    MUST(c, copy, c->instance, 0, stream, memory, 0, memory + SIZE / 2, 0, SIZE / 2);
-    MUST(c, stream_sync, c->instance, 0, stream);
-    MUST(c, stream_destroy, c->instance, 0, stream);
-    if (c->table.event_create != NULL)
-        MUST(c, event_destroy, c->instance, 0, check_event(c, 0, 0));
-}
-
-static void
 waiting_blocks_nobody(check_context *c)
 {
     static worker waiting;
@@ -474,7 +461,7 @@ waiting_blocks_nobody(check_context *c)
     check_gate_await_reached(gate);
     check_start_thread(&thread, sync_held, &waiting);
     check_sleep(20);
-    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, use_others, c),
+    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, check_use_others, c),
             "while one thread was in stream_sync(), slots of another thread did not return");
     check_gate_open(gate);
     (void)pthread_join(thread, NULL);
