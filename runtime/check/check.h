@@ -83,8 +83,8 @@ struct check_context {
 /* ---- target.c ---- */
 
 /* Finds a driver: a path to a library, "sim", or the name of one that the runtime knows as a library ("cuda").
- * Returns 0, or -1 with *why a text. Loads nothing. */
-int check_target_find(const char *name, check_target *target, const char **why);
+ * Returns NULL, or why there is none. Loads nothing. */
+const char *check_target_find(const char *name, check_target *target);
 /* The same target with the options that variables OPENREG_<DRIVER>_<KEY> hold behind those of the command line, which
  * go first. Valid until the next call; for the process of a check, which calls it once. */
 const check_target *check_target_with_variables(const check_target *target, const char *driver);

@@ -18,6 +18,13 @@ void check_pattern(void *memory, size_t size, uint64_t seed);
 void check_is_pattern(const void *memory, size_t size, uint64_t seed, const char *what);
 /* The same for one value. */
 void check_is_value(const void *memory, size_t size, unsigned char value, const char *what);
+/* Memory with a pattern of that seed. */
+typedef struct check_block {
+    char *memory; /* NULL: none */
+    size_t size;
+    uint64_t seed;
+    int32_t dev;
+} check_block;
 /* Index of the first different byte, `size` if there is none. */
 size_t check_pattern_difference(const void *memory, size_t size, uint64_t seed);
 /* Write memory of a device, and compare what it has, by a buffer of their own, which is pinned where the driver has that.

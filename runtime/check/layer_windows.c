@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* layer_windows.c: pooling and convolutions, and their gradients, against a reference in C (layer_bench.h). */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "layer_bench.h"
@@ -122,23 +123,19 @@ static void
 max_pool_backward(check_layer *l)
 {
     pool p;
-    double most[256], at[256];
     pick_pool(l, &p);
     const int64_t outs = p.w.out[0] * p.w.out[1], inputs = p.w.size[0] * p.w.size[1];
-    REQUIRE(outs <= 256, "internal: a plane of %lld windows", (long long)outs);
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, p.ndim, p.out_shape);
     double *const x = check_layer_tensor(l, "self", l->dtype, p.ndim, p.shape);
     make_distinct(x, p.planes * inputs);
     add_pool(l, &p.w, p.is_ceiled);
     double *const indices = check_layer_tensor(l, "indices", CHECK_INT64, p.ndim, p.out_shape);
     double *const out = check_layer_result(l, l->dtype, p.ndim, p.shape);
-    const pool one = {.w = p.w, .planes = 1};
-    for (int64_t plane = 0; plane < p.planes; ++plane) {
-        pool_reference(&one, x + plane * inputs, most, at);
-        memcpy(indices + plane * outs, at, sizeof at[0] * (size_t)outs);
-        for (int64_t i = 0; i < outs; ++i)
-            out[plane * inputs + (int64_t)at[i]] += grad[plane * outs + i];
-    }
+    double *const most = malloc(sizeof *most * (size_t)(p.planes * outs));
+    pool_reference(&p, x, most, indices);
+    free(most);
+    for (int64_t i = 0; i < p.planes * outs; ++i)
+        out[i / outs * inputs + (int64_t)indices[i]] += grad[i];
 }
 
 /* Of images (batch, groups * per_image, size) and filters to results (batch, groups * per_result, out). A transposed one

@@ -286,8 +286,8 @@ check(arguments *a)
 {
     if (is_refused(""))
         return 2;
-    const char *why = "";
-    if (check_target_find(a->driver, &a->target, &why) != 0) {
+    const char *const why = check_target_find(a->driver, &a->target);
+    if (why != NULL) {
         (void)fprintf(stderr, "openreg-check: %s: %s\n", a->driver, why);
         return 2;
     }

@@ -77,12 +77,7 @@ ranges_are_disjoint(check_context *c)
 static void
 contents_stay(check_context *c)
 {
-    struct {
-        char *memory;
-        size_t size;
-        uint64_t seed;
-        int32_t dev;
-    } blocks[BLOCKS] = {{.memory = NULL}};
+    check_block blocks[BLOCKS] = {{.memory = NULL}};
     for (uint64_t round = 0; round < 1200; ++round) {
         const size_t i = (size_t)check_random_below(c, BLOCKS);
         if (blocks[i].memory != NULL) {

@@ -178,25 +178,18 @@ measure(check_context *c)
 }
 
 static void
-print_size(FILE *file, uint64_t size)
-{
-    if (size >= 1 << 20)
-        (void)fprintf(file, "%7llu MiB", (unsigned long long)(size >> 20));
-    else if (size >= 1024)
-        (void)fprintf(file, "%7llu KiB", (unsigned long long)(size >> 10));
-    else
-        (void)fprintf(file, "%11s", "");
-}
-
-static void
 print_figures(void)
 {
     printf("%-32s %11s %12s %12s\n", "", "", "driver", "host");
     for (int i = 0; i < figures->count; ++i) {
         const figure *const f = &figures->all[i];
         const char *const unit = f->is_rate ? "GB/s" : "us";
+        const bool is_large = f->size >= 1 << 20;
         printf("%-32s ", f->what);
-        print_size(stdout, f->size);
+        if (f->size >= 1024)
+            printf("%7llu %s", (unsigned long long)(f->size >> (is_large ? 20 : 10)), is_large ? "MiB" : "KiB");
+        else
+            printf("%11s", "");
         printf(" %7.2f %-4s", f->value, unit);
         if (f->host > 0)
             printf(" %7.2f %-4s", f->host, unit);

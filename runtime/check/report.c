@@ -36,8 +36,6 @@ verdict_of(const check_report *report)
     return report->is_whole ? CONFORMS : PART;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- text */
-
 void
 check_report_begin(const check_report *report)
 {
@@ -172,8 +170,6 @@ list_needs(const check_case *check, char *text, size_t size)
         if ((check->needs & needs[i].need) != 0)
             check_append_item(text, size, needs[i].text);
 }
-
-/* --------------------------------------------------------------------------------------------------------------- files */
 
 static void
 write_escaped(FILE *file, const char *text, bool is_xml)
