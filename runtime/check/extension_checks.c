@@ -11,8 +11,6 @@
 #include "fixtures.h"
 #include "runner.h"
 
-/* --------------------------------------------------------------------------------------------------------------- ipc */
-
 #define SIZE 300000
 
 static const openreg_ipc *
@@ -172,8 +170,6 @@ handles_have_their_size(check_context *c)
             "memory_export() wrote beyond the %u bytes of a handle", (unsigned)size);
     check_free(c, 0, memory);
 }
-
-/* --------------------------------------------------------------------------------------------------------------- vmm */
 
 static const openreg_vmm *vmm;
 

@@ -110,8 +110,6 @@ is_invalid(const char *after)
     has(s.a, 77, s.stream, "a fill behind a capture that was invalid");
 }
 
-/* ------------------------------------------------------------------------------------------------------------ launches */
-
 static void
 nothing_runs(check_context *c)
 {
@@ -273,8 +271,6 @@ launches_follow_each_other(check_context *c)
     OK(openreg_graph_exec_destroy(exec));
 }
 
-/* ------------------------------------------------------------------------------------------------------ forks and joins */
-
 static void
 forks_are_captured(check_context *c)
 {
@@ -347,8 +343,6 @@ captures_are_apart(check_context *c)
     is_invalid("a wait for an event of another capture");
     OK(openreg_event_destroy(event));
 }
-
-/* ------------------------------------------------------------------------------------------------------- what is refused */
 
 static void
 begin_is_refused(check_context *c)
