@@ -111,24 +111,17 @@ check_round_trip(int32_t device, uint64_t seed, const char *what)
     OK(openreg_free(memory));
 }
 
-typedef struct block {
-    char *memory;
-    size_t size;
-    uint64_t seed;
-    int32_t dev;
-} block;
-
 void
 check_random_program(check_context *c, uint64_t *state, double seconds)
 {
     enum { BLOCKS = 40, MIDDLING = 70001, LARGEST = 1500000 };
-    block blocks[BLOCKS] = {{.memory = NULL}};
+    check_block blocks[BLOCKS] = {{.memory = NULL}};
     check_context own = *c;
     own.random = *state;
     unsigned char *const host = malloc(LARGEST);
     const double end = check_now() + seconds;
     for (uint64_t step = 0; step < 600 || check_now() < end; ++step) {
-        block *const b = &blocks[check_random_below(&own, BLOCKS)];
+        check_block *const b = &blocks[check_random_below(&own, BLOCKS)];
         if (b->memory == NULL) {
             const uint64_t kind = check_random_below(&own, 8);
             b->size = (size_t)(1 + check_random_below(&own, kind < 2 ? 600 : kind < 7 ? MIDDLING : LARGEST));

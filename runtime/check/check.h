@@ -83,8 +83,8 @@ struct check_context {
 /* ---- target.c ---- */
 
 /* Finds a driver: a path to a library, "sim", or the name of one that the runtime knows as a library ("cuda").
- * Returns 0, or -1 with *why a text. Loads nothing. */
-int check_target_find(const char *name, check_target *target, const char **why);
+ * Returns NULL, or why there is none. Loads nothing. */
+const char *check_target_find(const char *name, check_target *target);
 /* The same target with the options that variables OPENREG_<DRIVER>_<KEY> hold behind those of the command line, which
  * go first. Valid until the next call; for the process of a check, which calls it once. */
 const check_target *check_target_with_variables(const check_target *target, const char *driver);
@@ -146,6 +146,9 @@ void check_failed_with(const char *slot, openreg_status wanted, openreg_status s
 openreg_status check_ended(const char *slot, openreg_status status);
 /* The text of this thread's last error. */
 const char *check_error_text(void);
+/* Append to a text, which is cut off at `size` bytes; the second: to a list, "a, b, c". */
+void check_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void check_append_item(char *list, size_t size, const char *item);
 /* A name for messages: "OPENREG_E_NOMEM". */
 const char *check_status_name(openreg_status status);
 

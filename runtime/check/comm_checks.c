@@ -59,7 +59,7 @@ wrong_ranks_are_refused(check_context *c)
                 wrong[i].number, wrong[i].size);
     }
     check_rank_init(ranks); /* nobody has joined */
-    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 3});
+    check_ranks_follow(ranks, (check_plan){.count = 3});
     check_ranks_end(ranks);
 }
 
@@ -80,7 +80,7 @@ init_waits_for_all(check_context *c)
     }
     for (int32_t i = 0; i < RANKS; ++i)
         (void)pthread_join(threads[i].thread, NULL);
-    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 3});
+    check_ranks_follow(ranks, (check_plan){.count = 3});
     check_ranks_end(ranks);
 }
 
@@ -154,15 +154,12 @@ static void
 ids_have_their_size(check_context *c)
 {
     static unsigned char id[OPENREG_COMM_ID_MAX + 64], before[sizeof id];
-    const openreg_comm *const comm = check_comm(c);
-    uint32_t size = 0, again = 0;
-    CALL("id_size", comm->id_size(c->instance, &size));
-    CALL("id_size", comm->id_size(c->instance, &again));
-    REQUIRE(size > 0 && size <= OPENREG_COMM_ID_MAX, "id_size() gave %u bytes", (unsigned)size);
-    REQUIRE(size == again, "id_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
+    uint32_t again = 0;
     memset(before, 0x5a, sizeof before);
     memcpy(id, before, sizeof id);
-    CALL("unique_id", comm->unique_id(c->instance, c->dev, id));
+    const uint32_t size = check_comm_id(c, c->dev, id);
+    CALL("id_size", check_comm(c)->id_size(c->instance, &again));
+    REQUIRE(size == again, "id_size() gave %u bytes, and then %u", (unsigned)size, (unsigned)again);
     REQUIRE(memcmp(id, before, size) != 0, "unique_id() succeeded and wrote no id");
     REQUIRE(memcmp(id + size, before + size, sizeof id - size) == 0, "unique_id() wrote beyond the %u bytes of an id",
             (unsigned)size);
@@ -176,8 +173,7 @@ counts_are_exact(check_context *c)
     for (int k = 0; k < CHECK_COMM_KINDS; ++k)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
             for (int shift = 0; shift < 2; ++shift)
-                check_ranks_follow(ranks, (check_plan){(check_comm_kind)k, CHECK_COMM_FLOAT32, OPENREG_COMM_SUM, 0,
-                                                       counts[i], false, false, shift});
+                check_ranks_follow(ranks, (check_plan){.kind = (check_comm_kind)k, .count = counts[i], .shift = shift});
     for (int32_t type = 0; type < CHECK_COMM_TYPES; ++type)
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i)
             check_ranks_follow(ranks,
@@ -218,11 +214,9 @@ unknown_is_unsupported(check_context *c)
     check_sync(c, r->dev, r->stream);
     check_read(c, r->dev, r->seen, r->recv, SAMPLE);
     check_is_value(r->seen, SAMPLE, 0xa5, "memory given with a type that there is not");
-    check_ranks_follow(ranks, (check_plan){.type = CHECK_COMM_FLOAT32, .count = 33});
+    check_ranks_follow(ranks, (check_plan){.count = 33});
     check_ranks_end(ranks);
 }
-
-/* ------------------------------------------------------------------------------------------------- streams and the end */
 
 static void
 call_and_copy(check_rank *r)
@@ -231,8 +225,7 @@ call_and_copy(check_rank *r)
     const uint64_t size = check_plan_size(r, r->plan, r->number, true);
     check_succeeded("queue", check_plan_call(r, r->plan, r->send, r->recv));
     MUST(c, copy, c->instance, r->dev, r->stream, r->recv + ROOM / 2, r->dev, r->recv, r->dev, size);
-    MUST(c, copy, c->instance, r->dev, r->stream, r->seen, -1, r->recv + ROOM / 2, r->dev, size);
-    check_sync(c, r->dev, r->stream);
+    check_copy(c, r->dev, r->stream, r->seen, -1, r->recv + ROOM / 2, r->dev, size);
     check_plan_output(r, r->plan, r->wanted, NULL);
     REQUIRE(memcmp(r->seen, r->wanted, size) == 0,
             "rank %d: with a copy of the input before all_reduce() on its stream, and of the result behind it, other "
@@ -300,8 +293,9 @@ calls_return(check_context *c)
         (void)pthread_join(threads[i].thread, NULL);
         check_sync(c, i, ranks[i].stream);
         check_plan_output(&ranks[i], &check_simple_plan, ranks[i].wanted, NULL);
-        check_read(c, i, ranks[i].seen, ranks[i].recv, check_plan_size(&ranks[i], &check_simple_plan, i, true));
-        REQUIRE(memcmp(ranks[i].seen, ranks[i].wanted, check_plan_size(&ranks[i], &check_simple_plan, i, true)) == 0,
+        const uint64_t size = check_plan_size(&ranks[i], &check_simple_plan, i, true);
+        check_read(c, i, ranks[i].seen, ranks[i].recv, size);
+        REQUIRE(memcmp(ranks[i].seen, ranks[i].wanted, size) == 0,
                 "rank %d: the result of an all_reduce() that waited for a stream is wrong", i);
     }
     check_ranks_end(ranks);
@@ -361,13 +355,12 @@ abort_ends_waiting(check_context *c)
     for (int32_t i = 0; i < RANKS; ++i) {
         check_rank *const r = &ranks[i];
         for (int32_t kind = OPENREG_COLLECTIVE_ALL_REDUCE; kind <= OPENREG_COLLECTIVE_RECV; ++kind)
-            REFUSES("queue", check_queue(r, kind, r->send, r->recv, 1, CHECK_COMM_FLOAT32, 0, 1 - i));
+            REFUSES("queue", check_queue(r, kind, r->send, r->recv, 1, CHECK_COMM_FLOAT32, 1 - i));
         REFUSES("get_error", r->comm->get_error(c->instance, r->handle));
         check_rank_abort(r);
         check_pattern(r->staging, ROOM, 7);
         MUST(c, copy, c->instance, i, r->stream, r->recv, i, r->staging, -1, ROOM);
-        MUST(c, copy, c->instance, i, r->stream, r->seen, -1, r->recv, i, ROOM);
-        check_sync(c, i, r->stream);
+        check_copy(c, i, r->stream, r->seen, -1, r->recv, i, ROOM);
         check_is_pattern(r->seen, ROOM, 7, "a copy on the stream of an aborted communicator");
         check_rank_destroy(r);
     }

@@ -116,8 +116,7 @@ lose_a_peer(check_rank *r, common *shared)
     openreg_status status = OPENREG_OK;
     for (const double end = check_now() + 2; status == OPENREG_OK && check_now() < end; check_sleep(5)) {
         const bool is_over = atomic_load(&has_passed);
-        check_begin_call("get_error");
-        status = check_ended("get_error", r->comm->get_error(r->c->instance, r->handle));
+        status = TRY("get_error", r->comm->get_error(r->c->instance, r->handle));
         REQUIRE(status != OPENREG_OK || !is_over,
                 "the stream ended an all_reduce() with a rank whose process had ended, and get_error() returned OK");
     }

@@ -16,26 +16,24 @@
 typedef struct number_format {
     const char *name;
     openreg_dtype type;
-    int size;               /* bytes */
     int exponent, mantissa; /* bits, of floating point */
-    bool is_unsigned;
 } number_format;
 
 static const number_format formats[CHECK_COMM_TYPES] = {
-    {"int8", {OPENREG_DTYPE_INT, 8, 1}, 1, 0, 0, false},
-    {"uint8", {OPENREG_DTYPE_UINT, 8, 1}, 1, 0, 0, true},
-    {"int32", {OPENREG_DTYPE_INT, 32, 1}, 4, 0, 0, false},
-    {"uint32", {OPENREG_DTYPE_UINT, 32, 1}, 4, 0, 0, true},
-    {"int64", {OPENREG_DTYPE_INT, 64, 1}, 8, 0, 0, false},
-    {"uint64", {OPENREG_DTYPE_UINT, 64, 1}, 8, 0, 0, true},
-    {"float16", {OPENREG_DTYPE_FLOAT, 16, 1}, 2, 5, 10, false},
-    {"float32", {OPENREG_DTYPE_FLOAT, 32, 1}, 4, 8, 23, false},
-    {"float64", {OPENREG_DTYPE_FLOAT, 64, 1}, 8, 11, 52, false},
-    {"bfloat16", {OPENREG_DTYPE_BFLOAT, 16, 1}, 2, 8, 7, false},
-    {"e4m3", {OPENREG_DTYPE_FLOAT8_E4M3FN, 8, 1}, 1, 4, 3, false},
-    {"e5m2", {OPENREG_DTYPE_FLOAT8_E5M2, 8, 1}, 1, 5, 2, false},
+    {"float32", {OPENREG_DTYPE_FLOAT, 32, 1}, 8, 23},    {"int8", {OPENREG_DTYPE_INT, 8, 1}, 0, 0},
+    {"uint8", {OPENREG_DTYPE_UINT, 8, 1}, 0, 0},         {"int32", {OPENREG_DTYPE_INT, 32, 1}, 0, 0},
+    {"uint32", {OPENREG_DTYPE_UINT, 32, 1}, 0, 0},       {"int64", {OPENREG_DTYPE_INT, 64, 1}, 0, 0},
+    {"uint64", {OPENREG_DTYPE_UINT, 64, 1}, 0, 0},       {"float16", {OPENREG_DTYPE_FLOAT, 16, 1}, 5, 10},
+    {"float64", {OPENREG_DTYPE_FLOAT, 64, 1}, 11, 52},   {"bfloat16", {OPENREG_DTYPE_BFLOAT, 16, 1}, 8, 7},
+    {"e4m3", {OPENREG_DTYPE_FLOAT8_E4M3FN, 8, 1}, 4, 3}, {"e5m2", {OPENREG_DTYPE_FLOAT8_E5M2, 8, 1}, 5, 2},
 };
 static const char *const reductions[CHECK_COMM_REDUCTIONS] = {"sum", "product", "max", "min", "average"};
+
+static bool
+is_unsigned(const number_format *format)
+{
+    return format->type.code == OPENREG_DTYPE_UINT;
+}
 
 /* A whole number that the format has exactly, as its bits. */
 static uint64_t
@@ -58,7 +56,7 @@ static void
 put_element(unsigned char *at, const number_format *format, int64_t value)
 {
     const uint64_t bits = bits_of(format, value);
-    memcpy(at, &bits, (size_t)format->size);
+    memcpy(at, &bits, format->type.bits / 8);
 }
 
 /* What rank `number` has at place i: so that every reduction of two ranks, and of four, is exact in every format, in any
@@ -74,15 +72,15 @@ value_at(const number_format *format, int32_t reduction, int32_t number, int32_t
                                              {6, 2, -2, 2}, {2, 2, -4, 4}, {1, 5, 0, 2}, {1, 1, 1, 5}};
     const bool is_pair = size <= 2;
     const size_t count = is_pair ? sizeof pairs / sizeof pairs[0] : sizeof more / sizeof more[0];
-    const int top = 8 * format->size - 1;
+    const int top = format->type.bits - 1;
     const uint64_t place = i % (count + 1);
     if (place < count) {
         const int64_t value = is_pair ? pairs[place][number] : more[place][number];
-        return format->is_unsigned && value < 0 ? (is_pair ? -value : value + 4) : value;
+        return is_unsigned(format) && value < 0 ? (is_pair ? -value : value + 4) : value;
     }
     if (format->exponent != 0 || reduction == OPENREG_COMM_PRODUCT)
         return 2;
-    if (format->is_unsigned)
+    if (is_unsigned(format))
         return number == 0 ? (int64_t)((UINT64_C(1) << top) + 2) : 2;
     return (INT64_C(1) << (top - (is_pair ? 2 : 3))) + 1 + 2 * number;
 }
@@ -93,7 +91,7 @@ reduced_at(const number_format *format, int32_t reduction, int32_t size, uint64_
     int64_t result = value_at(format, reduction, 0, size, i);
     for (int32_t number = 1; number < size; ++number) {
         const int64_t value = value_at(format, reduction, number, size, i);
-        const bool is_more = format->is_unsigned ? (uint64_t)value > (uint64_t)result : value > result;
+        const bool is_more = is_unsigned(format) ? (uint64_t)value > (uint64_t)result : value > result;
         if (reduction == OPENREG_COMM_PRODUCT)
             result *= value;
         else if (reduction == OPENREG_COMM_MAX || reduction == OPENREG_COMM_MIN)
@@ -102,7 +100,7 @@ reduced_at(const number_format *format, int32_t reduction, int32_t size, uint64_
             result = (int64_t)((uint64_t)result + (uint64_t)value);
     }
     if (reduction == OPENREG_COMM_AVERAGE)
-        result = format->is_unsigned ? (int64_t)((uint64_t)result / (uint64_t)size) : result / size;
+        result = is_unsigned(format) ? (int64_t)((uint64_t)result / (uint64_t)size) : result / size;
     return result;
 }
 
@@ -133,12 +131,12 @@ check_comm_kind_named(const char *name)
     return (check_comm_kind)kind;
 }
 
-const check_plan check_simple_plan = {.kind = CHECK_ALL_REDUCE, .type = CHECK_COMM_FLOAT32, .count = 2000};
+const check_plan check_simple_plan = {.count = 2000};
 
 static uint64_t
 bytes_of(const check_plan *p, uint64_t count)
 {
-    return count * (uint64_t)formats[p->type].size;
+    return count * formats[p->type].type.bits / 8;
 }
 
 /* Elements that one rank gives another. */
@@ -169,7 +167,7 @@ check_plan_input(const check_rank *r, const check_plan *p, int32_t number, unsig
         check_pattern(to, sent, (uint64_t)number + 1);
         return;
     }
-    for (uint64_t i = 0; i < sent / (uint64_t)format->size; ++i)
+    for (uint64_t i = 0; i < sent / (format->type.bits / 8); ++i)
         put_element(to + bytes_of(p, i), format, value_at(format, p->reduction, number, r->size, i));
 }
 
@@ -217,10 +215,9 @@ queue(const check_rank *r, const openreg_collective *list, uint32_t n)
 }
 
 openreg_status
-check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count, int32_t type,
-            int32_t reduction, int32_t peer)
+check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count, int32_t type, int32_t peer)
 {
-    const openreg_collective what = collective(kind, send, recv, count, type, reduction, peer);
+    const openreg_collective what = collective(kind, send, recv, count, type, 0, peer);
     return queue(r, &what, 1);
 }
 
@@ -250,10 +247,9 @@ exchange_messages(const check_rank *r, const check_plan *p, const char *send, ch
     for (int32_t i = 0; i < r->size; ++i) {
         const uint64_t offset = bytes_of(p, p->count) * (uint64_t)i;
         if (r->number == p->root)
-            CALL("queue",
-                 check_queue(r, OPENREG_COLLECTIVE_SEND, send + offset, NULL, p->count, p->type, 0, 1 - p->root));
+            CALL("queue", check_queue(r, OPENREG_COLLECTIVE_SEND, send + offset, NULL, p->count, p->type, 1 - p->root));
         else
-            CALL("queue", check_queue(r, OPENREG_COLLECTIVE_RECV, NULL, recv + offset, p->count, p->type, 0, p->root));
+            CALL("queue", check_queue(r, OPENREG_COLLECTIVE_RECV, NULL, recv + offset, p->count, p->type, p->root));
     }
 }
 
@@ -332,6 +328,7 @@ check_plan_run(check_rank *r, const check_plan *p)
     REQUIRE(memcmp(r->seen, r->staging + from, sent) == 0, "%s() of %llu elements changed what it was given to send",
             kinds[p->kind].name, (unsigned long long)p->count);
 }
+
 /* --------------------------------------------------------------------------------------------------------------- ranks */
 
 const openreg_comm *

@@ -16,7 +16,7 @@
 #define CHECK_COMM_ROOM (1u << 20)         /* bytes of a block */
 #define CHECK_SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */
 #define CHECK_COMM_TYPES 12
-#define CHECK_COMM_FLOAT32 7 /* its place in the list of types */
+#define CHECK_COMM_FLOAT32 0 /* its place in the list of types */
 #define CHECK_COMM_REDUCTIONS (OPENREG_COMM_AVERAGE + 1)
 
 /* MESSAGES: as many as there are ranks, one after the other, from `root`. EXCHANGE: what ALL_TO_ALL does, by messages in a
@@ -33,7 +33,7 @@ typedef enum check_comm_kind {
     CHECK_COMM_KINDS
 } check_comm_kind;
 
-/* One call, the same of all ranks. What it leaves out is 0: a sum to or from rank 0. */
+/* One call, the same of all ranks. What it leaves out is 0: a sum of float32 in every rank. */
 typedef struct check_plan {
     check_comm_kind kind;
     int32_t type; /* a place in the list of types */
@@ -60,9 +60,9 @@ typedef struct check_rank {
 } check_rank;
 
 check_comm_kind check_comm_kind_named(const char *name); /* "all_reduce" */
-/* Queues one collective of that rank. */
+/* Queues one collective of that rank; of those that reduce, a sum. */
 openreg_status check_queue(const check_rank *r, int32_t kind, const void *send, void *recv, uint64_t count,
-                           int32_t type, int32_t reduction, int32_t peer);
+                           int32_t type, int32_t peer);
 
 /* A sum of 2000 numbers in every rank. */
 extern const check_plan check_simple_plan;
@@ -77,8 +77,6 @@ void check_plan_output(const check_rank *r, const check_plan *p, unsigned char *
 openreg_status check_plan_call(const check_rank *r, const check_plan *p, const void *send, void *recv);
 /* From its input to the comparison, with the bytes around the result. What is refused must leave the memory as it was. */
 void check_plan_run(check_rank *r, const check_plan *p);
-
-/* ---- ranks ---- */
 
 typedef void check_rank_function(check_rank *r);
 typedef struct check_rank_thread {

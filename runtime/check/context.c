@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* context.c: a check's process: the driver in it, the errors that it sets, and how the check ends (check.h). */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,13 +37,9 @@ end_with(int status, const char *format, va_list arguments)
     static int none;
     while (__atomic_exchange_n(trail != NULL ? &trail->is_reported : &none, 1, __ATOMIC_RELAXED) != 0)
         (void)pause();
-    char text[CHECK_MESSAGE_SIZE];
-    int length = vsnprintf(text, sizeof text, format, arguments);
-    if (length < 0)
-        length = 0;
-    if ((size_t)length >= sizeof text)
-        length = sizeof text - 1;
-    while (length > 0 && write(report_file, text, (size_t)length) < 0 && errno == EINTR) {
+    char text[CHECK_MESSAGE_SIZE] = "";
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    while (write(report_file, text, strlen(text)) < 0 && errno == EINTR) {
     }
     _exit(status);
 }
@@ -112,6 +106,22 @@ const char *
 check_error_text(void)
 {
     return errors.text;
+}
+
+void
+check_append(char *text, size_t size, const char *format, ...)
+{
+    const size_t length = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text + length, size - length, format, arguments);
+    va_end(arguments);
+}
+
+void
+check_append_item(char *list, size_t size, const char *item)
+{
+    check_append(list, size, "%s%s", list[0] == '\0' ? "" : ", ", item);
 }
 
 const char *
@@ -248,7 +258,7 @@ check_open(check_context *c)
 {
     const openreg_status status = check_open_with(c, c->target->options, c->target->option_count, &c->instance);
     check_skip_if(status == OPENREG_E_NO_DEVICE, "open() found no device: %s", check_error_text());
-    check_succeeded("open", status == OPENREG_OK ? OPENREG_OK : status);
+    check_succeeded("open", status);
     MUST(c, device_count, c->instance, &c->devices);
     check_skip_if(c->devices == 0, "the driver has no device");
     REQUIRE(c->devices > 0, "device_count() said %d", c->devices);

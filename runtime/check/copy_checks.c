@@ -30,12 +30,6 @@ make_place(check_context *c, int32_t dev, bool pinned, size_t size)
     return (place){dev, pinned, check_alloc_at(c, dev, size, pinned)};
 }
 
-static void
-drop_place(check_context *c, const place *at)
-{
-    check_free_at(c, at->dev, at->memory, at->pinned);
-}
-
 /* The bytes that are copied, those that the target must have, and those that it has. */
 static struct {
     unsigned char *bytes, *expected, *seen;
@@ -58,9 +52,7 @@ copy_exactly(check_context *c, const place *from, const place *to, const unsigne
              size_t from_offset, size_t to_offset, size_t room, int32_t stream_dev, openreg_driver_stream stream)
 {
     check_write(c, to->dev, to->memory, buffers.expected, room);
-    MUST(c, copy, c->instance, stream_dev, stream, to->memory + to_offset, to->dev, from->memory + from_offset,
-         from->dev, size);
-    check_sync(c, stream_dev, stream);
+    check_copy(c, stream_dev, stream, to->memory + to_offset, to->dev, from->memory + from_offset, from->dev, size);
     check_read(c, to->dev, buffers.seen, to->memory, room);
     const unsigned char *const seen = buffers.seen;
     size_t i = 0;
@@ -189,11 +181,8 @@ sample_at(size_t size, size_t i)
 static void
 put_samples(check_context *c, const place *at, size_t size, uint64_t seed)
 {
-    unsigned char bytes[SAMPLE];
-    for (size_t i = 0; i < SAMPLES; ++i) {
-        check_pattern(bytes, SAMPLE, seed + i);
-        check_write(c, at->dev, at->memory + sample_at(size, i), bytes, SAMPLE);
-    }
+    for (size_t i = 0; i < SAMPLES; ++i)
+        check_write_pattern(c, at->dev, at->memory + sample_at(size, i), SAMPLE, seed + i);
 }
 
 /* Copied from the other place, or filled. */
@@ -247,21 +236,19 @@ large_moves(check_context *c)
          size = size * 2 < most && check_now() < end ? size * 2 + 1 : 0) {
         const place device = make_place(c, 0, false, size);
         for (int kind = 0; kind < (is_fill ? 0 : 4); ++kind) { /* the host's, pinned, the same device's, another's */
-            if ((kind == 1 && !check_has_pinned(c)) || (kind == 3 && c->devices < 2))
+            if ((kind == 1 && c->table.host_alloc == NULL) || (kind == 3 && c->devices < 2))
                 continue;
             const place other = make_place(c, kind < 2 ? -1 : kind - 2, kind == 1, size);
             move_much(c, &other, &device, size);
             if (kind != 2)
                 move_much(c, &device, &other, size);
-            drop_place(c, &other);
+            check_free_at(c, other.dev, other.memory, other.pinned);
         }
         if (is_fill)
             move_much(c, NULL, &device, size);
-        drop_place(c, &device);
+        check_free_at(c, device.dev, device.memory, device.pinned);
     }
 }
-
-/* ------------------------------------------------------------------------------------------------------------- tails */
 
 #define TAILS ((size_t)17 << 20)
 #define TURNS 4096
@@ -291,15 +278,15 @@ copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
             break;
         copy_exactly(c, &from, &to, bytes + from_offset, wanted[i], from_offset, to_offset, end + GUARD, dev, NULL);
     }
-    drop_place(c, &from);
-    drop_place(c, &to);
+    check_free_at(c, from.dev, from.memory, from.pinned);
+    check_free_at(c, to.dev, to.memory, to.pinned);
 }
 
 static void
 tails_are_copied(check_context *c)
 {
     for (int32_t dev = 0; dev < c->devices && dev < 3; ++dev) {
-        for (int pinned = 0; pinned < (check_has_pinned(c) ? 2 : 1); ++pinned) {
+        for (int pinned = 0; pinned < (c->table.host_alloc != NULL ? 2 : 1); ++pinned) {
             copy_tails(c, -1, dev, pinned != 0);
             copy_tails(c, dev, -1, pinned != 0);
         }
@@ -318,8 +305,6 @@ peer_tails_are_copied(check_context *c)
     for (int32_t dev = 3; dev < c->devices && dev < 8; ++dev)
         copy_tails(c, dev, dev - 1, false);
 }
-
-/* ------------------------------------------------------------------------------------------------------------- order */
 
 #define LINKS 400
 
@@ -358,8 +343,6 @@ copies_are_in_order(check_context *c)
                                 "what was written behind a chain of copies");
         }
 }
-
-/* ------------------------------------------------------------------------------------------------------------- fills */
 
 static void
 fills_exactly(check_context *c)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* event_checks.c: events: when they are complete, which record counts, and their times. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "fixtures.h"
@@ -21,16 +20,11 @@ static void
 complete_after_last_byte(check_context *c)
 {
     const bool by_query = strcmp(c->check->name, "event.query") == 0;
-    unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
     openreg_driver_stream const streams[] = {check_stream(c, c->dev), NULL};
     openreg_driver_event const event = check_event(c, c->dev, 0);
-    char *const memory = check_alloc(c, c->dev, SIZE);
-    for (uint64_t i = 0; i < 4; ++i) {
-        check_pattern(from, SIZE, i);
-        memset(to, 0, SIZE);
-        check_delay(c, c->dev, streams[i % 2], 15);
-        MUST(c, copy, c->instance, c->dev, streams[i % 2], memory, c->dev, from, -1, SIZE);
-        MUST(c, copy, c->instance, c->dev, streams[i % 2], to, -1, memory, c->dev, SIZE);
+    check_tail t = {.from = NULL};
+    for (int i = 0; i < 4; ++i) {
+        check_tail_queue(c, &t, c->dev, streams[i % 2], 15);
         MUST(c, event_record, c->instance, c->dev, streams[i % 2], event);
         const double end = check_own_time() + CHECK_PATIENCE;
         while (by_query && query(c, c->dev, event) == 0)
@@ -38,7 +32,7 @@ complete_after_last_byte(check_context *c)
                     CHECK_PATIENCE);
         if (!by_query)
             MUST(c, event_sync, c->instance, c->dev, event);
-        check_is_pattern(to, SIZE, i, "the last copy in front of a record that is complete");
+        check_is_pattern(t.to, CHECK_TAIL, t.seed, "the last copy in front of a record that is complete");
         REQUIRE(query(c, c->dev, event) == 1, "event_query() said 0 of an event that was complete");
     }
 }

@@ -11,8 +11,6 @@
 #include "fixtures.h"
 #include "runner.h"
 
-/* --------------------------------------------------------------------------------------------------------------- ipc */
-
 #define SIZE 300000
 
 static const openreg_ipc *
@@ -26,21 +24,16 @@ static void
 import_and_answer(check_context *c, int from_exporter, int to_exporter)
 {
     openreg_ipc_handle handle;
-    unsigned char *const host = malloc(SIZE);
-    if (host == NULL || read(from_exporter, &handle, sizeof handle) != (ssize_t)sizeof handle)
+    if (read(from_exporter, &handle, sizeof handle) != (ssize_t)sizeof handle)
         _exit(CHECK_EXIT_PASS); /* the exporter has ended, and says why */
     check_open(c);
     const openreg_ipc *const ipc = find_ipc(c);
     void *memory = NULL;
-    check_begin_call("memory_open");
-    const openreg_status status = check_ended("memory_open", ipc->memory_open(c->instance, 0, &handle, &memory));
+    const openreg_status status = TRY("memory_open", ipc->memory_open(c->instance, 0, &handle, &memory));
     check_skip_if(status == OPENREG_E_UNSUPPORTED, "memory_open() says that the machine can't: %s", check_error_text());
     check_succeeded("memory_open", status);
-    memset(host, 0, SIZE);
-    check_read(c, 0, host, memory, SIZE);
-    check_is_pattern(host, SIZE, 1, "memory of another process");
-    check_pattern(host, SIZE, 2);
-    check_write(c, 0, memory, host, SIZE);
+    check_holds_pattern(c, 0, memory, SIZE, 1, "memory of another process");
+    check_write_pattern(c, 0, memory, SIZE, 2);
     CALL("memory_close", ipc->memory_close(c->instance, 0, memory));
     check_close(c);
     check_skip_if(write(to_exporter, "x", 1) != 1, "the exporter has ended");
@@ -61,25 +54,22 @@ memory_goes_to_another_process(check_context *c)
     (void)close(there[0]);
     check_open(c);
     const openreg_ipc *const ipc = find_ipc(c);
-    unsigned char *const host = malloc(SIZE);
-    char *const before = check_alloc(c, 0, 5000), *const memory = check_alloc(c, 0, SIZE);
-    (void)before; /* so that the memory is not the first of the device */
-    check_pattern(host, SIZE, 1);
-    check_write(c, 0, memory, host, SIZE);
+    char *const before = check_alloc(c, 0, 5000), /* so that the memory is not the first of the device */
+        *const memory = check_alloc(c, 0, SIZE);
+    check_write_pattern(c, 0, memory, SIZE, 1);
     openreg_ipc_handle handle = {{0}};
     const int32_t importer = (int32_t)child;
     CALL("memory_export", ipc->memory_export(c->instance, 0, memory, &importer, 1, &handle));
-    void *own = host;
+    void *own = before;
     REFUSES("memory_open", ipc->memory_open(c->instance, 0, &handle, &own));
-    REQUIRE(own == host, "memory_open() failed and wrote its out-parameter");
-    if (write(there[1], &handle, sizeof handle) != (ssize_t)sizeof handle)
-        check_skip("nothing could be written into a pipe");
+    REQUIRE(own == before, "memory_open() failed and wrote its out-parameter");
+    check_skip_if(write(there[1], &handle, sizeof handle) != (ssize_t)sizeof handle,
+                  "nothing could be written into a pipe");
     char answer = 0;
     const bool is_answered = read(back[0], &answer, 1) == 1;
     check_await_child(child, 0, CHECK_EXIT_PASS, "the process that opened the handle");
     REQUIRE(is_answered, "the process that opened the handle ended without an answer");
-    check_read(c, 0, host, memory, SIZE);
-    check_is_pattern(host, SIZE, 2, "memory that another process has written");
+    check_holds_pattern(c, 0, memory, SIZE, 2, "memory that another process has written");
     check_free(c, 0, memory);
 }
 
@@ -104,8 +94,7 @@ open_altered(check_context *c, const openreg_ipc *ipc, const openreg_ipc_handle 
 {
     static unsigned char host[SIZE];
     void *memory = (void *)host;
-    check_begin_call("memory_open");
-    if (check_ended("memory_open", ipc->memory_open(c->instance, 0, handle, &memory)) != OPENREG_OK) {
+    if (TRY("memory_open", ipc->memory_open(c->instance, 0, handle, &memory)) != OPENREG_OK) {
         REQUIRE(memory == host, "memory_open() failed and wrote its out-parameter");
         return;
     }
@@ -173,9 +162,7 @@ handles_have_their_size(check_context *c)
     char *const memory = check_alloc(c, 0, SIZE);
     memset(before, 0x5a, sizeof before);
     memcpy(handle, before, sizeof handle);
-    check_begin_call("memory_export");
-    const openreg_status status = check_ended("memory_export",
-                                              ipc->memory_export(c->instance, 0, memory, NULL, 0, handle));
+    const openreg_status status = TRY("memory_export", ipc->memory_export(c->instance, 0, memory, NULL, 0, handle));
     if (status != OPENREG_E_UNSUPPORTED) /* the vendor must know the processes */
         check_succeeded("memory_export", status);
     REQUIRE(memcmp(handle + (status == OPENREG_OK ? size : 0), before,
@@ -184,18 +171,14 @@ handles_have_their_size(check_context *c)
     check_free(c, 0, memory);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- vmm */
+static const openreg_vmm *vmm;
 
-static const openreg_vmm *
-find_vmm(check_context *c)
-{
-    return check_extension(c, OPENREG_VMM_NAME, OPENREG_VMM_VERSION, OPENREG_VMM_SIZE_1);
-}
-
+/* Finds the extension, which every check of it begins with. Returns the granularity. */
 static uint64_t
-step_of(check_context *c, const openreg_vmm *vmm, int32_t dev)
+find_vmm(check_context *c, int32_t dev)
 {
     uint64_t step = 0, again = 0;
+    vmm = check_extension(c, OPENREG_VMM_NAME, OPENREG_VMM_VERSION, OPENREG_VMM_SIZE_1);
     CALL("granularity", vmm->granularity(c->instance, dev, &step));
     CALL("granularity", vmm->granularity(c->instance, dev, &again));
     REQUIRE(step != 0 && (step & (step - 1)) == 0, "granularity() gave %llu bytes for device %d, no power of two",
@@ -208,8 +191,7 @@ step_of(check_context *c, const openreg_vmm *vmm, int32_t dev)
 static void
 granularity_is_the_devices(check_context *c)
 {
-    const openreg_vmm *const vmm = find_vmm(c);
-    const uint64_t step = step_of(c, vmm, c->dev);
+    const uint64_t step = find_vmm(c, c->dev);
     for (uint64_t pieces = 1; pieces <= 3; ++pieces) {
         void *memory = NULL;
         CALL("reserve", vmm->reserve(c->instance, c->dev, pieces * step, &memory));
@@ -220,51 +202,40 @@ granularity_is_the_devices(check_context *c)
     }
 }
 
-static unsigned char sample[4000];
-
-static void
-put(check_context *c, int32_t dev, char *memory, unsigned seed)
-{
-    check_pattern(sample, sizeof sample, seed);
-    check_write(c, dev, memory, sample, sizeof sample);
-}
-
-static void
-expect(check_context *c, int32_t dev, const char *memory, unsigned seed, const char *what)
-{
-    check_read(c, dev, sample, memory, sizeof sample);
-    check_is_pattern(sample, sizeof sample, seed, what);
-}
+#define SAMPLE 4000
 
 static void
 memory_comes_and_goes(check_context *c)
 {
-    const openreg_vmm *const vmm = find_vmm(c);
-    const uint64_t step = step_of(c, vmm, c->dev);
+    const uint64_t step = find_vmm(c, c->dev);
     void *start = NULL;
     CALL("reserve", vmm->reserve(c->instance, c->dev, 8 * step, &start));
     char *const memory = start;
     CALL("map", vmm->map(c->instance, c->dev, memory, 0, step));
-    put(c, c->dev, memory + step - sizeof sample, 1);
+    check_write_pattern(c, c->dev, memory + step - SAMPLE, SAMPLE, 1);
     CALL("map", vmm->map(c->instance, c->dev, memory, step, 3 * step));
-    put(c, c->dev, memory + 4 * step - sizeof sample, 2);
+    check_write_pattern(c, c->dev, memory + 4 * step - SAMPLE, SAMPLE, 2);
     char *const other = check_alloc(c, c->dev, step);
-    put(c, c->dev, other, 3);
+    check_write_pattern(c, c->dev, other, SAMPLE, 3);
     CALL("map", vmm->map(c->instance, c->dev, memory, 4 * step, step));
-    expect(c, c->dev, memory + step - sizeof sample, 1, "memory of a reservation beside what map() added");
-    expect(c, c->dev, memory + 4 * step - sizeof sample, 2, "memory of a reservation beside what map() added");
+    check_holds_pattern(c, c->dev, memory + step - SAMPLE, SAMPLE, 1,
+                        "memory of a reservation beside what map() added");
+    check_holds_pattern(c, c->dev, memory + 4 * step - SAMPLE, SAMPLE, 2,
+                        "memory of a reservation beside what map() added");
     CALL("unmap", vmm->unmap(c->instance, c->dev, memory, 4 * step, step));
     CALL("unmap", vmm->unmap(c->instance, c->dev, memory, step, 2 * step)); /* part of what came at once */
-    expect(c, c->dev, memory + step - sizeof sample, 1, "memory before what unmap() took");
-    expect(c, c->dev, memory + 4 * step - sizeof sample, 2, "memory behind what unmap() took");
+    check_holds_pattern(c, c->dev, memory + step - SAMPLE, SAMPLE, 1, "memory before what unmap() took");
+    check_holds_pattern(c, c->dev, memory + 4 * step - SAMPLE, SAMPLE, 2, "memory behind what unmap() took");
     CALL("map", vmm->map(c->instance, c->dev, memory, 2 * step, step));
-    put(c, c->dev, memory + 2 * step, 4);
-    put(c, c->dev, memory + 3 * step - sizeof sample, 5);
-    expect(c, c->dev, memory + 2 * step, 4, "memory in the middle of a reservation that came again");
-    expect(c, c->dev, memory + 3 * step - sizeof sample, 5, "memory in the middle of a reservation that came again");
-    expect(c, c->dev, memory + step - sizeof sample, 1, "memory before what map() added again");
-    expect(c, c->dev, memory + 4 * step - sizeof sample, 2, "memory behind what map() added again");
-    expect(c, c->dev, other, 3, "memory beside a reservation");
+    check_write_pattern(c, c->dev, memory + 2 * step, SAMPLE, 4);
+    check_write_pattern(c, c->dev, memory + 3 * step - SAMPLE, SAMPLE, 5);
+    check_holds_pattern(c, c->dev, memory + 2 * step, SAMPLE, 4,
+                        "memory in the middle of a reservation that came again");
+    check_holds_pattern(c, c->dev, memory + 3 * step - SAMPLE, SAMPLE, 5,
+                        "memory in the middle of a reservation that came again");
+    check_holds_pattern(c, c->dev, memory + step - SAMPLE, SAMPLE, 1, "memory before what map() added again");
+    check_holds_pattern(c, c->dev, memory + 4 * step - SAMPLE, SAMPLE, 2, "memory behind what map() added again");
+    check_holds_pattern(c, c->dev, other, SAMPLE, 3, "memory beside a reservation");
     CALL("release", vmm->release(c->instance, c->dev, memory));
     check_free(c, c->dev, other);
 }
@@ -272,8 +243,7 @@ memory_comes_and_goes(check_context *c)
 static void
 wrong_ranges_are_refused(check_context *c)
 {
-    const openreg_vmm *const vmm = find_vmm(c);
-    const uint64_t step = step_of(c, vmm, 0);
+    const uint64_t step = find_vmm(c, 0);
     void *memory = NULL;
     CALL("reserve", vmm->reserve(c->instance, 0, 4 * step, &memory));
     REFUSES("map", vmm->map(c->instance, 0, memory, 0, step + 1));
@@ -298,13 +268,12 @@ wrong_ranges_are_refused(check_context *c)
 static void
 any_part_comes_and_goes(check_context *c)
 {
-    const openreg_vmm *const vmm = find_vmm(c);
     const int32_t dev = c->devices - 1;
-    const uint64_t step = step_of(c, vmm, dev), total = check_total_memory(c, dev);
+    const uint64_t step = find_vmm(c, dev), total = check_total_memory(c, dev);
     unsigned seeds[2][PIECES] = {{0}}, seed = 0; /* 0: no memory */
     void *starts[2] = {NULL, NULL};
-    if (total != 0 && total < 4 * PIECES * step)
-        check_skip("device %d has %llu MiB", (int)dev, (unsigned long long)(total >> 20));
+    check_skip_if(total != 0 && total < 4 * PIECES * step, "device %d has %llu MiB", (int)dev,
+                  (unsigned long long)(total >> 20));
     for (int r = 0; r < 2; ++r)
         CALL("reserve", vmm->reserve(c->instance, dev, PIECES * step, &starts[r]));
     for (int round = 0; round < 120; ++round) {
@@ -326,12 +295,13 @@ any_part_comes_and_goes(check_context *c)
         for (int i = first; i < first + count && (mapped == 0 || mapped == count); ++i) {
             seeds[r][i] = mapped == 0 ? ++seed : 0;
             if (mapped == 0)
-                put(c, dev, memory + ((uint64_t)i + 1) * step - sizeof sample, seed);
+                check_write_pattern(c, dev, memory + ((uint64_t)i + 1) * step - SAMPLE, SAMPLE, seed);
         }
         for (int i = 0; i < 2 * PIECES; ++i)
             if (seeds[i / PIECES][i % PIECES] != 0)
-                expect(c, dev, (char *)starts[i / PIECES] + ((uint64_t)(i % PIECES) + 1) * step - sizeof sample,
-                       seeds[i / PIECES][i % PIECES], "memory of a reservation of which other parts came and went");
+                check_holds_pattern(c, dev, (char *)starts[i / PIECES] + ((uint64_t)(i % PIECES) + 1) * step - SAMPLE,
+                                    SAMPLE, seeds[i / PIECES][i % PIECES],
+                                    "memory of a reservation of which other parts came and went");
     }
     for (int r = 0; r < 2; ++r)
         CALL("release", vmm->release(c->instance, dev, starts[r]));
@@ -341,25 +311,24 @@ any_part_comes_and_goes(check_context *c)
 static void
 unmap_waits(check_context *c)
 {
-    const openreg_vmm *const vmm = find_vmm(c);
-    const uint64_t step = step_of(c, vmm, 0);
+    const uint64_t step = find_vmm(c, 0);
     openreg_driver_stream const stream = check_stream(c, 0);
     void *memory = NULL;
-    char *const kept = check_alloc(c, 0, sizeof sample);
+    char *const kept = check_alloc(c, 0, SAMPLE);
     CALL("reserve", vmm->reserve(c->instance, 0, 2 * step, &memory));
     for (int is_release = 0; is_release < 2; ++is_release) {
         CALL("map", vmm->map(c->instance, 0, memory, step, step));
-        put(c, 0, (char *)memory + step, 7 + (unsigned)is_release);
+        check_write_pattern(c, 0, (char *)memory + step, SAMPLE, 7 + (unsigned)is_release);
         check_delay(c, 0, stream, 60);
-        MUST(c, copy, c->instance, 0, stream, kept, 0, (char *)memory + step, 0, sizeof sample);
+        MUST(c, copy, c->instance, 0, stream, kept, 0, (char *)memory + step, 0, SAMPLE);
         if (is_release)
             CALL("release", vmm->release(c->instance, 0, memory));
         else
             CALL("unmap", vmm->unmap(c->instance, 0, memory, step, step));
         check_sync(c, 0, stream);
-        expect(c, 0, kept, 7 + (unsigned)is_release,
-               is_release ? "what a copy read of a reservation that was released behind it"
-                          : "what a copy read of memory that was unmapped behind it");
+        check_holds_pattern(c, 0, kept, SAMPLE, 7 + (unsigned)is_release,
+                            is_release ? "what a copy read of a reservation that was released behind it"
+                                       : "what a copy read of memory that was unmapped behind it");
     }
     check_free(c, 0, kept);
 }
@@ -367,8 +336,7 @@ unmap_waits(check_context *c)
 static void
 reservations_give_memory_back(check_context *c)
 {
-    const openreg_vmm *const vmm = find_vmm(c);
-    const uint64_t total = check_total_memory(c, 0), step = step_of(c, vmm, 0);
+    const uint64_t total = check_total_memory(c, 0), step = find_vmm(c, 0);
     check_skip_if(total / 8 < 2 * step, "the driver does not say how much memory a device has, or it is too small");
     const uint64_t size = total / 8 / step * step;
     for (int i = 0; i < 40; ++i) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* fault_checks.c: the driver behind a runtime in which calls fail by plan (openreg/faults.h): tests failures that a driver's
  * table can't be made to produce. */
-#define _GNU_SOURCE
 #include <openreg/faults.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -75,17 +75,11 @@ check_free(check_context *c, int32_t dev, void *memory)
     MUST(c, mem_free, c->instance, dev, memory);
 }
 
-bool
-check_has_pinned(const check_context *c)
-{
-    return c->table.host_alloc != NULL;
-}
-
 void *
 check_host_alloc(check_context *c, size_t size, bool pinned)
 {
     void *memory = NULL;
-    if (pinned && check_has_pinned(c)) {
+    if (pinned && c->table.host_alloc != NULL) {
         MUST(c, host_alloc, c->instance, 0, BYTES(size), &memory);
         REQUIRE(memory != NULL, "host_alloc() of %zu bytes succeeded and gave no address", size);
         return memory;
@@ -97,7 +91,7 @@ check_host_alloc(check_context *c, size_t size, bool pinned)
 void
 check_host_free(check_context *c, void *memory, bool pinned)
 {
-    if (pinned && check_has_pinned(c))
+    if (pinned && c->table.host_alloc != NULL)
         MUST(c, host_free, c->instance, 0, memory);
     else
         free(memory);
@@ -119,14 +113,21 @@ check_free_at(check_context *c, int32_t dev, void *memory, bool pinned)
 }
 
 void
+check_copy(check_context *c, int32_t dev, openreg_driver_stream stream, void *to, int32_t to_dev, const void *from,
+           int32_t from_dev, size_t size)
+{
+    MUST(c, copy, c->instance, dev, stream, to, to_dev, from, from_dev, size);
+    check_sync(c, dev, stream);
+}
+
+void
 check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
     if (dev < 0) {
         memcpy(to, from, size);
         return;
     }
-    MUST(c, copy, c->instance, dev, NULL, to, dev, from, -1, size);
-    check_sync(c, dev, NULL);
+    check_copy(c, dev, NULL, to, dev, from, -1, size);
 }
 
 void
@@ -136,8 +137,7 @@ check_read(check_context *c, int32_t dev, void *to, const void *from, size_t siz
         memcpy(to, from, size);
         return;
     }
-    MUST(c, copy, c->instance, dev, NULL, to, -1, from, dev, size);
-    check_sync(c, dev, NULL);
+    check_copy(c, dev, NULL, to, -1, from, dev, size);
 }
 
 /* Contents on their way to or from a device. */
@@ -165,6 +165,7 @@ void
 check_holds_pattern(check_context *c, int32_t dev, const void *memory, size_t size, uint64_t seed, const char *what)
 {
     unsigned char *const buffer = own_buffer(c, size);
+    memset(buffer, 0, size);
     check_read(c, dev, buffer, memory, size);
     check_is_pattern(buffer, size, seed, what);
 }
@@ -304,13 +305,13 @@ wait_at_gate(void *argument)
     (void)check_await(&gate->is_open, GATE_LIMIT * 1000);
 }
 
-static check_gate *
-make_gate(void)
+/* Zeros. Never freed: threads, and host functions of a driver that breaks rules, may use it to the end. */
+static void *
+make(size_t size)
 {
-    check_gate *const gate = calloc(1, sizeof *gate);
-    if (gate == NULL)
-        check_skip("no host memory");
-    return gate;
+    void *const made = calloc(1, size);
+    check_skip_if(made == NULL, "no host memory");
+    return made;
 }
 
 /* A driver may run a host function inside the call (it has no queue): then it can't hold a stream. */
@@ -320,12 +321,6 @@ try_gate(void *argument)
     check_gate *const gate = argument;
     atomic_store(&gate->is_passed, check_await(&gate->is_open, 400));
     atomic_store(&gate->is_reached, true);
-}
-
-void
-check_do_nothing(void *argument)
-{
-    (void)argument;
 }
 
 void
@@ -349,7 +344,7 @@ check_drop_refused_host_func(check_context *c)
 {
     if (c->table.host_func == NULL)
         return;
-    const openreg_status status = MAY(c, host_func, c->instance, 0, NULL, check_do_nothing, NULL);
+    const openreg_status status = MAY(c, host_func, c->instance, 0, NULL, check_sleep_some, NULL);
     if (status == OPENREG_E_UNSUPPORTED) {
         c->table.host_func = NULL;
         return;
@@ -364,7 +359,7 @@ check_has_gate(check_context *c)
     if (c->gate == 0 && c->table.host_func == NULL)
         c->gate = -1;
     if (c->gate == 0) {
-        check_gate *const gate = make_gate();
+        check_gate *const gate = make(sizeof *gate);
         MUST(c, host_func, c->instance, 0, NULL, try_gate, gate);
         check_gate_open(gate);
         MUST(c, device_sync, c->instance, 0);
@@ -377,7 +372,7 @@ check_has_gate(check_context *c)
 check_gate *
 check_gate_close(check_context *c, int32_t dev, openreg_driver_stream stream)
 {
-    check_gate *const gate = make_gate(); /* never freed: a driver that breaks rules may still run it */
+    check_gate *const gate = make(sizeof *gate);
     MUST(c, host_func, c->instance, dev, stream, wait_at_gate, gate);
     return gate;
 }
@@ -425,6 +420,24 @@ check_delay(check_context *c, int32_t dev, openreg_driver_stream stream, int mil
         MUST(c, host_func, c->instance, dev, stream, check_sleep_some, (void *)(intptr_t)milliseconds);
     else
         check_ballast(c, dev, stream, milliseconds);
+}
+
+void
+check_tail_queue(check_context *c, check_tail *t, int32_t dev, openreg_driver_stream stream, int milliseconds)
+{
+    static uint64_t seed;
+    if (t->from == NULL) {
+        t->from = check_host_alloc(c, CHECK_TAIL, true);
+        t->to = check_host_alloc(c, CHECK_TAIL, true);
+    }
+    t->memory = check_alloc(c, dev, CHECK_TAIL);
+    t->seed = ++seed;
+    check_pattern(t->from, CHECK_TAIL, t->seed);
+    memset(t->to, 0, CHECK_TAIL);
+    if (milliseconds > 0)
+        check_delay(c, dev, stream, milliseconds);
+    MUST(c, copy, c->instance, dev, stream, t->memory, dev, t->from, -1, CHECK_TAIL);
+    MUST(c, copy, c->instance, dev, stream, t->to, -1, t->memory, dev, CHECK_TAIL);
 }
 
 #define BALLAST_SIZE ((uint64_t)8 << 20)
@@ -490,10 +503,8 @@ run_timed(void *argument)
 bool
 check_returns_within(int milliseconds, void (*function)(void *argument), void *argument)
 {
-    timed_call *const call = calloc(1, sizeof *call);
+    timed_call *const call = make(sizeof *call);
     pthread_t thread;
-    if (call == NULL)
-        check_skip("no host memory");
     call->function = function;
     call->argument = argument;
     check_start_thread(&thread, run_timed, call);
@@ -521,7 +532,7 @@ make_sync(void *argument)
 bool
 check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, openreg_driver_event event)
 {
-    sync_call *const call = malloc(sizeof *call); /* of a thread that may be left behind */
+    sync_call *const call = make(sizeof *call);
     *call = (sync_call){c, dev, stream, event};
     return check_returns_within(CHECK_PATIENCE * 1000, make_sync, call);
 }
@@ -558,6 +569,6 @@ void
 check_sleep(int milliseconds)
 {
     struct timespec left = {milliseconds / 1000, (long)(milliseconds % 1000) * 1000000};
-    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    while (milliseconds > 0 && nanosleep(&left, &left) != 0 && errno == EINTR) {
     }
 }

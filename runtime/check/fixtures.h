@@ -18,6 +18,13 @@ void check_pattern(void *memory, size_t size, uint64_t seed);
 void check_is_pattern(const void *memory, size_t size, uint64_t seed, const char *what);
 /* The same for one value. */
 void check_is_value(const void *memory, size_t size, unsigned char value, const char *what);
+/* Memory with a pattern of that seed. */
+typedef struct check_block {
+    char *memory; /* NULL: none */
+    size_t size;
+    uint64_t seed;
+    int32_t dev;
+} check_block;
 /* Index of the first different byte, `size` if there is none. */
 size_t check_pattern_difference(const void *memory, size_t size, uint64_t seed);
 /* Write memory of a device, and compare what it has, by a buffer of their own, which is pinned where the driver has that.
@@ -33,10 +40,12 @@ void check_free(check_context *c, int32_t dev, void *memory);
 /* Host memory; pinned where the driver has that and `pinned` is set. */
 void *check_host_alloc(check_context *c, size_t size, bool pinned);
 void check_host_free(check_context *c, void *memory, bool pinned);
-bool check_has_pinned(const check_context *c);
 /* Either: of the host where `dev` is -1. */
 void *check_alloc_at(check_context *c, int32_t dev, size_t size, bool pinned);
 void check_free_at(check_context *c, int32_t dev, void *memory, bool pinned);
+/* copy() on a stream of device `dev`, and a wait for that. A device of -1 is the host. */
+void check_copy(check_context *c, int32_t dev, openreg_driver_stream stream, void *to, int32_t to_dev, const void *from,
+                int32_t from_dev, size_t size);
 /* Copies to and from the host, and waits. A device of -1 is the host. */
 void check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size);
 void check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size);
@@ -71,10 +80,20 @@ void check_sync_late(check_context *c, int32_t dev, openreg_driver_stream stream
 /* Whether event_sync(), or a wait for the stream where `event` is NULL, returns within CHECK_PATIENCE: in a thread. */
 bool check_sync_returns(check_context *c, int32_t dev, openreg_driver_stream stream, openreg_driver_event event);
 
+/* Bytes that reach the host only at the end of slow work: when a call reports that the work is complete, they are checked.
+ * The first call makes what the tail has on the host; the device's memory is new each time. */
+#define CHECK_TAIL 60001
+typedef struct check_tail {
+    unsigned char *from, *to;
+    char *memory;
+    uint64_t seed;
+} check_tail;
+/* The work is copies behind check_delay(); none of that with 0 milliseconds. */
+void check_tail_queue(check_context *c, check_tail *t, int32_t dev, openreg_driver_stream stream, int milliseconds);
+
 /* Host functions. */
-void check_do_nothing(void *argument);
-void check_count_call(void *counter); /* an atomic_int */
-void check_sleep_some(void *milliseconds);
+void check_count_call(void *counter);      /* an atomic_int */
+void check_sleep_some(void *milliseconds); /* NULL: not at all */
 
 /* What a host function finds that looks at the bytes that earlier work writes. */
 typedef struct check_visit {
@@ -134,6 +153,8 @@ void check_slot_tour(check_context *c);
 /* Calls one slot of a device, with what it needs alone, and gives that back. Returns a name for it; "": the table lacks the
  * slot; NULL: `which`, from 0 on, is beyond them. */
 const char *check_use_alone(check_context *c, int32_t dev, int which);
+/* For a check_context: what goes on while a stream of device 0 is held, on the default stream and another one. */
+void check_use_others(void *context);
 /* check_open(), check_slot_tour(), check_close(). */
 void check_whole_slot_tour(check_context *c);
 

@@ -2,8 +2,6 @@
 /* host_func_checks.c: functions of the host on a stream. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "fixtures.h"
 
@@ -12,21 +10,17 @@
 static void
 runs_once_behind_earlier_work(check_context *c)
 {
-    unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
-    char *const memory = check_alloc(c, c->dev, SIZE);
     openreg_driver_stream const streams[] = {NULL, check_stream(c, c->dev)};
+    check_tail t = {.from = NULL};
     for (int i = 0; i < 4; ++i) {
-        check_visit v = {.bytes = to, .size = SIZE, .seed = (uint64_t)i + 1};
-        check_pattern(from, SIZE, v.seed);
-        memset(to, 0, SIZE);
         check_ballast(c, c->dev, streams[i % 2], 10);
-        MUST(c, copy, c->instance, c->dev, streams[i % 2], memory, c->dev, from, -1, SIZE);
-        MUST(c, copy, c->instance, c->dev, streams[i % 2], to, -1, memory, c->dev, SIZE);
+        check_tail_queue(c, &t, c->dev, streams[i % 2], 0);
+        check_visit v = {.bytes = t.to, .size = CHECK_TAIL, .seed = t.seed};
         MUST(c, host_func, c->instance, c->dev, streams[i % 2], check_look, &v);
         MUST(c, device_sync, c->instance, c->dev);
         REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times by device_sync()", atomic_load(&v.calls));
-        REQUIRE(v.right == SIZE, "a host function ran before a copy in front of it had ended: byte %zu was not there",
-                v.right);
+        REQUIRE(v.right == CHECK_TAIL,
+                "a host function ran before a copy in front of it had ended: byte %zu was not there", v.right);
         check_sleep(2);
         REQUIRE(atomic_load(&v.calls) == 1, "a host function ran %d times", atomic_load(&v.calls));
     }
@@ -54,9 +48,7 @@ static void
 waits_cover_it(check_context *c)
 {
     openreg_driver_stream const streams[] = {NULL, check_stream(c, 0)};
-    openreg_driver_event event = NULL;
-    if (c->table.event_create != NULL)
-        event = check_event(c, 0, 0);
+    openreg_driver_event const event = c->table.event_create != NULL ? check_event(c, 0, 0) : NULL;
     for (int i = 0; i < 6; ++i) {
         check_visit v = {.bytes = NULL, .pause = 15};
         openreg_driver_stream const stream = streams[i % 2];
@@ -87,26 +79,6 @@ runs_on_another_thread(check_context *c)
             "a host function ran on the thread that queued it, or waited for it");
 }
 
-static void
-work_out(void *argument)
-{
-    check_context *const c = argument;
-    void *const memory = check_alloc(c, 0, 4096);
-    openreg_driver_event event = NULL;
-    if (c->table.event_create != NULL) {
-        event = check_event(c, 0, 0);
-        MUST(c, event_record, c->instance, 0, NULL, event);
-        MUST(c, event_sync, c->instance, 0, event);
-        MUST(c, event_destroy, c->instance, 0, event);
-    }
-    (void)check_stream(c, 0);
-    int32_t done;
-    if (c->table.stream_query != NULL)
-        MUST(c, stream_query, c->instance, 0, NULL, &done);
-    MUST(c, copy, c->instance, 0, NULL, memory, 0, (char *)memory + 2048, 0, 1000);
-    check_sync(c, 0, NULL);
-}
-
 /* A program's function may wait for a thread of its own, which calls the driver. */
 static void
 holds_no_lock(check_context *c)
@@ -115,7 +87,7 @@ holds_no_lock(check_context *c)
     check_skip_if(stream == NULL, "the table has no stream_create");
     check_gate *const gate = check_gate_close(c, 0, stream);
     check_gate_await_reached(gate);
-    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, work_out, c),
+    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, check_use_others, c),
             "while a host function ran, slots of other streams did not return");
     check_gate_open(gate);
     check_sync(c, 0, stream);

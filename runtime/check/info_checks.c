@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* info_checks.c: what a driver says of its devices, of each of them. */
-#include <stdio.h>
 #include <string.h>
 
 #include "fixtures.h"

@@ -3,7 +3,6 @@
 #include "kernel_bench.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,8 +46,6 @@ check_bench_below(check_bench *b, int64_t limit)
 {
     return (int64_t)check_random_below(b->c, (uint64_t)limit);
 }
-
-/* ----------------------------------------------------------------------------------------------------------- tensors */
 
 int64_t
 check_bench_shape(check_bench *b, int32_t ndim, int64_t most, int64_t *shape)
@@ -103,12 +100,6 @@ check_bench_lay(check_bench *b, int place, int32_t ndim, const int64_t *shape, s
                                  .dtype = dtype,
                                  .shape = ndim == 0 ? NULL : t->shape,
                                  .strides = ndim == 0 ? NULL : t->strides};
-}
-
-int64_t
-check_tensor_count(const check_tensor *t)
-{
-    return openreg_element_count(&t->tensor);
 }
 
 unsigned char *
@@ -172,8 +163,6 @@ check_bench_fill(check_bench *b, int place, bool is_positive, bool is_wide)
     check_write(b->c, b->dev, t->memory, t->host, t->used);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- calls */
-
 static void *
 lend(const openreg_kernel_call *call, uint64_t size)
 {
@@ -227,14 +216,15 @@ check_bench_queue(check_bench *b, const openreg_value *arguments, uint64_t count
 }
 
 bool
-check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names)
+check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *names)
 {
     check_context *const c = b->c;
     check_tensor *const result = &b->places[CHECK_RESULT];
     const openreg_value results[1] = {{.kind = OPENREG_VALUE_TENSOR, .tensor = &result->tensor}};
     memset(b->before, CHECK_UNTOUCHED, result->used);
     check_write(c, b->dev, result->memory, b->before, result->used);
-    const bool is_refused = check_bench_queue(b, arguments, count, names, results, 1) == OPENREG_E_UNSUPPORTED;
+    const bool is_refused = check_bench_queue(b, arguments, count, check_bench_names(b, names), results, 1) ==
+                            OPENREG_E_UNSUPPORTED;
     check_sync(c, b->dev, b->stream);
     check_bench_take_back(b);
     check_read(c, b->dev, result->host, result->memory, result->used);
@@ -251,47 +241,32 @@ check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole)
     const check_tensor *const result = &b->places[CHECK_RESULT];
     const openreg_dtype dtype = result->tensor.dtype;
     unsigned char *const at = check_tensor_broadcast_at(result, result, i);
-    if (dtype.code == OPENREG_DTYPE_BOOL)
-        REQUIRE(*at == (whole != 0), "%s, %s: element %lld of the result is %u, not %d", b->kernel->name, b->text,
-                (long long)i, *at, whole != 0);
-    else if (check_is_float(dtype))
+    const int64_t seen = check_number_load_whole(at, dtype);
+    const int64_t right = dtype.code == OPENREG_DTYPE_BOOL ? whole != 0 : check_number_wrap(whole, dtype);
+    if (check_is_float(dtype))
         REQUIRE(check_is_close(check_number_load(at, dtype), wanted, dtype),
                 "%s, %s: element %lld of the result is %g, not %g", b->kernel->name, b->text, (long long)i,
                 check_number_load(at, dtype), wanted);
     else
-        REQUIRE(check_number_load_whole(at, dtype) == check_number_wrap(whole, dtype),
-                "%s, %s: element %lld of the result is %lld, not %lld", b->kernel->name, b->text, (long long)i,
-                (long long)check_number_load_whole(at, dtype), (long long)check_number_wrap(whole, dtype));
+        REQUIRE(seen == right, "%s, %s: element %lld of the result is %lld, not %lld", b->kernel->name, b->text,
+                (long long)i, (long long)seen, (long long)right);
     memset(at, CHECK_UNTOUCHED, dtype.bits / 8);
-}
-
-static void __attribute__((format(printf, 2, 3)))
-add_text(check_bench *b, const char *format, ...)
-{
-    const size_t length = strlen(b->text);
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(b->text + length, sizeof b->text - length, format, arguments);
-    va_end(arguments);
 }
 
 void
 check_bench_describe(check_bench *b, int count, const char *more)
 {
-    b->text[0] = '\0';
-    add_text(b, "%s%u size:stride",
-             check_is_float(b->dtype)              ? "float"
-             : b->dtype.code == OPENREG_DTYPE_UINT ? "uint"
-                                                   : "int",
-             (unsigned)b->dtype.bits);
+    const char *const code = check_is_float(b->dtype) ? "float" : b->dtype.code == OPENREG_DTYPE_UINT ? "uint" : "int";
+    (void)snprintf(b->text, sizeof b->text, "%s%u size:stride", code, (unsigned)b->dtype.bits);
     for (int i = 0; i < count; ++i) {
         const check_tensor *const t = &b->places[i];
-        add_text(b, " (");
+        check_append(b->text, sizeof b->text, " (");
         for (int32_t d = 0; d < t->tensor.ndim; ++d)
-            add_text(b, "%s%lld:%lld", d == 0 ? "" : ", ", (long long)t->shape[d], (long long)t->strides[d]);
-        add_text(b, ")");
+            check_append(b->text, sizeof b->text, "%s%lld:%lld", d == 0 ? "" : ", ", (long long)t->shape[d],
+                         (long long)t->strides[d]);
+        check_append(b->text, sizeof b->text, ")");
     }
-    add_text(b, "%s", more);
+    check_append(b->text, sizeof b->text, "%s", more);
 }
 
 const char *const *

@@ -75,8 +75,8 @@ double check_bench_special(check_bench *b);
 const char *const *check_bench_names(check_bench *b, const char *text);
 /* The text of messages: type, the first `count` places, and more. */
 void check_bench_describe(check_bench *b, int count, const char *more);
-/* Runs the kernel into the result's place, of which the host then has the bytes. False if it refuses. */
-bool check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *const *names);
+/* Runs the kernel into the result's place, of which the host then has the bytes. `names`: "a b c". False if it refuses. */
+bool check_bench_call(check_bench *b, const openreg_value *arguments, uint64_t count, const char *names);
 /* Queues it. Its scratch memory goes back by the second, once the work has ended. */
 openreg_status check_bench_queue(check_bench *b, const openreg_value *arguments, uint64_t count,
                                  const char *const *names, const openreg_value *results, uint64_t result_count);
@@ -88,7 +88,6 @@ void check_bench_require_served(check_bench *b);
 /* Ends the check as skipped where no call was made. */
 void check_bench_skip_untried(int calls);
 
-int64_t check_tensor_count(const check_tensor *t);
 /* Of element i of a shape to which the tensor is broadcast. */
 unsigned char *check_tensor_broadcast_at(const check_tensor *t, const check_tensor *to, int64_t i);
 

@@ -36,49 +36,41 @@ table_is_sound(check_context *c)
     REQUIRE(check_kernels(c) == kernels, "extension() gave another table of kernels when it was called again");
 }
 
-/* --------------------------------------------------------------------------------------------------------------- calls */
-
 static check_layer layer;
-
-static bool
-call_as_built(void)
-{
-    return check_layer_call(&layer);
-}
 
 /* The result is the memory of one of the arguments. */
 static bool
-call_in_place(void)
+call_in_place(check_layer *l)
 {
-    const int result = layer.inputs, into = (int)check_bench_below(&layer.b, layer.inputs);
-    const check_tensor *const places = layer.b.places;
-    if ((layer.b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) == 0 ||
+    const int result = l->inputs, into = (int)check_bench_below(&l->b, l->inputs);
+    const check_tensor *const places = l->b.places;
+    if ((l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) == 0 ||
         memcmp(&places[into].tensor.dtype, &places[result].tensor.dtype, sizeof(openreg_dtype)) != 0)
         return false;
-    layer.results[0].tensor = &places[into].tensor;
-    layer.wanted[into] = layer.wanted[result];
-    layer.wanted[result] = NULL;
-    layer.tensors = layer.inputs;
-    (void)strncat(layer.b.text, ", in place", sizeof layer.b.text - strlen(layer.b.text) - 1);
-    return check_layer_call(&layer);
+    l->results[0].tensor = &places[into].tensor;
+    l->wanted[into] = l->wanted[result];
+    l->wanted[result] = NULL;
+    l->tensors = l->inputs;
+    check_append(l->b.text, sizeof l->b.text, ", in place");
+    return check_layer_call(l);
 }
 
 /* The first argument is wrong until a copy that comes late on the stream of the call. */
 static bool
-call_behind_copy(void)
+call_behind_copy(check_layer *l)
 {
-    check_context *const c = layer.b.c;
-    const check_tensor *const first = &layer.b.places[0];
+    check_context *const c = l->b.c;
+    const check_tensor *const first = &l->b.places[0];
     unsigned char *const late = check_host_alloc(c, first->used, true);
-    if (layer.b.stream == NULL)
-        layer.b.stream = check_stream(c, layer.b.dev);
-    check_layer_write(&layer);
+    if (l->b.stream == NULL)
+        l->b.stream = check_stream(c, l->b.dev);
+    check_layer_write(l);
     memcpy(late, first->host, first->used);
-    memset(layer.b.before, 0, first->used);
-    check_write(c, layer.b.dev, first->memory, layer.b.before, first->used);
-    check_delay(c, layer.b.dev, layer.b.stream, 10);
-    MUST(c, copy, c->instance, layer.b.dev, layer.b.stream, first->memory, layer.b.dev, late, -1, first->used);
-    const bool is_served = check_layer_end(&layer, check_layer_repeat(&layer));
+    memset(l->b.before, 0, first->used);
+    check_write(c, l->b.dev, first->memory, l->b.before, first->used);
+    check_delay(c, l->b.dev, l->b.stream, 10);
+    MUST(c, copy, c->instance, l->b.dev, l->b.stream, first->memory, l->b.dev, late, -1, first->used);
+    const bool is_served = check_layer_end(l, check_layer_repeat(l));
     check_host_free(c, late, true);
     return is_served;
 }
@@ -86,7 +78,7 @@ call_behind_copy(void)
 /* Builds some calls of each kernel in each type. `call` makes the one that was built, and returns whether the kernel has
  * served it. */
 static void
-call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(void), const char *what)
+call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(check_layer *l), const char *what)
 {
     const openreg_kernels *const kernels = check_kernels(c);
     int served = 0, known = 0;
@@ -97,12 +89,12 @@ call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(voi
             const openreg_kernel *const kernel = check_kernel_at(kernels, i);
             const openreg_dtype dtype = check_dtypes[k % CHECK_DTYPES];
             const check_elementwise *const op = check_elementwise_find(kernel->name);
-            if (op == NULL ? check_product_find(kernel->name) == NULL
+            if (op == NULL ? !check_layer_is_product(kernel->name)
                            : (check_is_float(dtype) ? op->is_whole : op->is_real))
                 continue; /* the reference has no results of that type */
             ++known;
             if (check_layer_begin(&layer, kernel, dtype))
-                served += call();
+                served += call(&layer);
         }
     check_bench_skip_untried(known);
     check_skip_if(served == 0, "the driver's kernels refuse every call %s", what);
@@ -112,10 +104,10 @@ call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(voi
 static const struct {
     const char *check;
     int layout, rounds;
-    bool (*call)(void);
+    bool (*call)(check_layer *l);
     const char *what;
-} ways[] = {{"kernel.values", CHECK_CONTIGUOUS, 4, call_as_built, "with contiguous tensors"},
-            {"kernel.strides", CHECK_STRIDED, 8, call_as_built, "with strides"},
+} ways[] = {{"kernel.values", CHECK_CONTIGUOUS, 4, check_layer_call, "with contiguous tensors"},
+            {"kernel.strides", CHECK_STRIDED, 8, check_layer_call, "with strides"},
             {"kernel.in_place", CHECK_MIXED, 4, call_in_place, "in place"},
             {"kernel.stream", CHECK_CONTIGUOUS, 1, call_behind_copy, "behind a copy on their stream"}};
 
@@ -131,8 +123,6 @@ calls_are_right(check_context *c)
         call_all(c, dev, ways[0].layout, 1, ways[0].call, ways[0].what);
     call_all(c, last, ways[i].layout, ways[i].rounds, ways[i].call, ways[i].what);
 }
-
-/* ------------------------------------------------------------------------------------------------------ calls repeated */
 
 static void
 once(check_context *c, int i)
@@ -197,8 +187,6 @@ kernels_leave_nothing(check_context *c)
         check_slope(c, 60, 48, all_anew, "close(), open() and a call of each kernel");
 }
 
-/* --------------------------------------------------------------------------------------------------------------- threads */
-
 #define THREADS 4
 
 typedef struct caller {
@@ -242,8 +230,6 @@ threads_call_at_once(check_context *c)
     check_bench_skip_untried(made);
 }
 
-/* --------------------------------------------------------------------------------------------------------------- streams */
-
 /* Two calls of each kernel at once, each on a stream of its own. */
 static void
 streams_call_at_once(check_context *c)
@@ -272,8 +258,6 @@ streams_call_at_once(check_context *c)
     }
     check_bench_skip_untried(made);
 }
-
-/* ----------------------------------------------------------------------------------------------------------- refusals */
 
 /* What only moves elements may take any of their size. */
 static bool

@@ -98,11 +98,8 @@ check_is_close(double seen, double wanted, openreg_dtype dtype)
     if (isnan(wanted) || isinf(wanted))
         return isnan(wanted) ? isnan(seen) != 0 : seen == wanted;
     const double tolerance = dtype.bits == 64 ? 1e-12 : dtype.bits == 32 ? 1e-5 : is_brain ? 8e-3 : 1e-3;
-    const double size = wanted < 0 ? -wanted : wanted;
-    return seen - wanted <= tolerance * (size + 1) && wanted - seen <= tolerance * (size + 1);
+    return fabs(seen - wanted) <= tolerance * (fabs(wanted) + 1);
 }
-
-/* ---------------------------------------------------------------------------------------------------------- operators */
 
 /* Arithmetic and choices; comparisons and bits; what floating-point numbers alone have. */
 enum { ADD, SUB, RSUB, MUL, NEG, ABS, RELU, MAXIMUM, MINIMUM, THRESHOLD_BACKWARD, CLAMP, WHERE, MASKED_FILL };
@@ -208,21 +205,14 @@ check_elementwise_regroup(const check_elementwise *op, double *v)
     v[2] = 1;
 }
 
-/* Of NaN none of the three is true. */
-static bool
-holds(int comparison, bool is_less, bool is_equal, bool is_greater)
-{
-    const bool all[] = {is_equal, !is_equal, is_less, is_less || is_equal, is_greater, is_greater || is_equal};
-    return all[comparison - EQ];
-}
-
 double
 check_elementwise_real(const check_elementwise *op, const double *v)
 {
     const double a = v[0], b = op->kinds[1] != '\0' ? v[1] : 0,
                  s = op->kinds[1] != '\0' && op->kinds[2] != '\0' ? v[2] : 1;
+    const bool compared[] = {a == b, a != b, a<b, a <= b, a> b, a >= b}; /* EQ to GE */
     if (op->what >= EQ && op->what <= GE)
-        return holds(op->what, a < b, a == b, a > b);
+        return compared[op->what - EQ];
     switch (op->what) {
     case ADD:
         return a + s * b;
@@ -283,14 +273,13 @@ check_elementwise_real(const check_elementwise *op, const double *v)
     }
 }
 
-/* Integers wrap, as PyTorch's do. */
+/* Integers wrap, as PyTorch's do. What compares its arguments with each other and with 0, and chooses one of them, does so as
+ * with other numbers in the same order, which a double holds. */
 int64_t
 check_elementwise_whole(const check_elementwise *op, const int64_t *v)
 {
     const int64_t a = v[0], b = op->kinds[1] != '\0' ? v[1] : 0,
                   s = op->kinds[1] != '\0' && op->kinds[2] != '\0' ? v[2] : 1;
-    if (op->what >= EQ && op->what <= GE)
-        return holds(op->what, a < b, a == b, a > b);
     switch (op->what) {
     case ADD:
         return (int64_t)((uint64_t)a + (uint64_t)s * (uint64_t)b);
@@ -300,35 +289,29 @@ check_elementwise_whole(const check_elementwise *op, const int64_t *v)
         return (int64_t)((uint64_t)b - (uint64_t)s * (uint64_t)a);
     case MUL:
         return (int64_t)((uint64_t)a * (uint64_t)b);
-    case MAXIMUM:
-        return a > b ? a : b;
-    case MINIMUM:
-        return a < b ? a : b;
     case NEG:
         return (int64_t)(0 - (uint64_t)a);
     case ABS:
         return a < 0 ? (int64_t)(0 - (uint64_t)a) : a;
-    case RELU:
-        return a < 0 ? 0 : a;
-    case THRESHOLD_BACKWARD:
-        return b <= s ? 0 : a;
-    case NOT:
-        return a == 0;
-    case CLAMP: /* without bounds: the ends of the type */
-        return a > s || b > s ? s : a < b ? b : a;
     case INVERT:
         return ~a;
     case AND:
         return a & b;
     case OR:
         return a | b;
-    case WHERE:
-        return a != 0 ? b : s;
-    case MASKED_FILL:
-        return b != 0 ? s : a;
     default:
-        return 0; /* of floating-point numbers alone */
+        break;
     }
+    const int64_t values[] = {0, a, b, s};
+    double ranks[4] = {0}; /* whose order is that of the values */
+    for (int i = 1; i < 4; ++i)
+        for (int k = 0; k < 4; ++k)
+            ranks[i] += (values[k] < values[i]) - (values[k] < 0);
+    const double chosen = check_elementwise_real(op, ranks + 1);
+    for (int i = 0; i < 4 && !op->is_boolean; ++i)
+        if (ranks[i] == chosen)
+            return values[i];
+    return chosen != 0;
 }
 
 static const check_reduction reductions[] = {
@@ -350,21 +333,5 @@ check_reduction_find(const char *name)
     for (size_t i = 0; i < sizeof reductions / sizeof reductions[0]; ++i)
         if (strcmp(reductions[i].name, name) == 0)
             return &reductions[i];
-    return NULL;
-}
-
-static const check_product products[] = {
-    {"aten::mm", false, false},
-    {"aten::addmm", false, true},
-    {"aten::bmm", true, false},
-    {"aten::baddbmm", true, true},
-};
-
-const check_product *
-check_product_find(const char *name)
-{
-    for (size_t i = 0; i < sizeof products / sizeof products[0]; ++i)
-        if (strcmp(products[i].name, name) == 0)
-            return &products[i];
     return NULL;
 }

@@ -7,8 +7,6 @@
 
 #include <openreg/kernels.h>
 
-/* ------------------------------------------------------------------------------------- by the element, any arguments */
-
 typedef struct check_elementwise {
     const char *name, *names; /* of the operator, and of its arguments, "a b c" */
     /* A letter each: T a tensor, M a mask, V a tensor without dimensions, N a tensor or a number, S and A a number, O one or None, G gelu's text. */
@@ -38,12 +36,6 @@ typedef struct check_reduction {
     const char *kinds;
 } check_reduction;
 const check_reduction *check_reduction_find(const char *name);
-
-typedef struct check_product {
-    const char *name;
-    bool is_batched, has_bias; /* a tensor that is added comes first, two factors last */
-} check_product;
-const check_product *check_product_find(const char *name);
 
 double check_number_load(const void *at, openreg_dtype dtype);
 int64_t check_number_load_whole(const void *at, openreg_dtype dtype); /* of integers */

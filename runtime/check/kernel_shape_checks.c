@@ -12,8 +12,6 @@
 
 static const openreg_dtype boolean = {OPENREG_DTYPE_BOOL, 8, 1};
 
-/* ------------------------------------------------------------------------------------------------------ by the element */
-
 /* Beside those of every check, as a driver may have kernels for them too. */
 static const openreg_dtype narrow_dtypes[] = {
     {OPENREG_DTYPE_UINT, 8, 1}, {OPENREG_DTYPE_INT, 8, 1}, {OPENREG_DTYPE_INT, 16, 1}};
@@ -105,7 +103,7 @@ static void
 expect_elements(check_bench *b, const check_elementwise *op, const int *places, double *reals, int64_t *wholes)
 {
     const check_tensor *const result = &b->places[CHECK_RESULT];
-    for (int64_t i = 0; i < check_tensor_count(result); ++i) {
+    for (int64_t i = 0; i < openreg_element_count(&result->tensor); ++i) {
         for (int k = 0; op->kinds[k] != '\0'; ++k)
             if (places[k] >= 0) {
                 const check_tensor *const t = &b->places[places[k]];
@@ -143,7 +141,7 @@ try_elementwise(check_bench *b, const check_elementwise *op)
         const bool is_number = strchr("SAOG", kind) != NULL || (kind == 'N' && check_bench_below(b, 3) == 0);
         if (is_number) {
             arguments[i] = pick_value(b, op, i, &reals[i], &wholes[i]);
-            (void)snprintf(more + strlen(more), sizeof more - strlen(more), ", %s %g", names[i], reals[i]);
+            check_append(more, sizeof more, ", %s %g", names[i], reals[i]);
             continue;
         }
         int64_t own[CHECK_DIMS];
@@ -160,7 +158,7 @@ try_elementwise(check_bench *b, const check_elementwise *op)
         arguments[i] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[places[i]].tensor};
     }
     check_bench_describe(b, tensors, more);
-    if (!check_bench_call(b, arguments, (uint64_t)count, names))
+    if (!check_bench_call(b, arguments, (uint64_t)count, op->names))
         return;
     expect_elements(b, op, places, reals, wholes);
     REQUIRE(memcmp(b->places[CHECK_RESULT].host, b->before, b->places[CHECK_RESULT].used) == 0,
@@ -194,8 +192,6 @@ elements_are_right(check_context *c)
     check_bench_skip_untried(b.served + b.refused);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- large */
-
 /* Beyond 65,535 groups of 256, which is what many launches have at most in a dimension, and beyond what float counts to. */
 #define LARGE_COUNT ((int64_t)17 * 1000 * 1000 + 1027)
 #define SUMMED 100000
@@ -220,8 +216,8 @@ lay_many(int place, openreg_dtype dtype, int64_t count, number_at number)
     check_tensor *const t = &b->places[place];
     const size_t size = dtype.bits / 8, bytes = (size_t)count * size;
     const uint64_t total = check_total_memory(b->c, b->dev);
-    if ((total != 0 && total < 8 * bytes) || check_within(b->c, b->dev, bytes) < bytes)
-        check_skip("device %d has %llu MiB", b->dev, (unsigned long long)(total >> 20));
+    check_skip_if((total != 0 && total < 8 * bytes) || check_within(b->c, b->dev, bytes) < bytes,
+                  "device %d has %llu MiB", b->dev, (unsigned long long)(total >> 20));
     unsigned char *const host = check_host_alloc(b->c, bytes, false);
     for (int64_t k = 0; k < count; ++k)
         check_number_store(host + (size_t)k * size, dtype, number(k, place));
@@ -269,7 +265,7 @@ large_elements(const check_elementwise *op)
         arguments[k] = op->kinds[k] == 'T' || op->kinds[k] == 'N'
                            ? (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &b->places[k].tensor}
                            : (openreg_value){.kind = OPENREG_VALUE_INT, .integer = 2, .real = 2};
-    if (!check_bench_call(b, arguments, (uint64_t)count, check_bench_names(b, op->names)))
+    if (!check_bench_call(b, arguments, (uint64_t)count, op->names))
         return;
     for (int64_t part = 0; part < PARTS; ++part) {
         const int64_t first = part == PARTS - 1 ? LARGE_COUNT - PART : LARGE_COUNT / PARTS * part;
@@ -309,7 +305,7 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
     result->tensor.ndim = 0;
     result->tensor.dtype = from->tensor.dtype;
     result->used = sizeof(double);
-    const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), check_bench_names(b, op->names));
+    const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), op->names);
     const double seen = check_number_load(result->host, from->tensor.dtype);
     REQUIRE(!is_served || fabs(seen - wanted) <= tolerance * wanted, "%s, %s: the result is %.9g, not %.9g",
             b->kernel->name, b->text, seen, wanted);
@@ -373,8 +369,6 @@ sums_are_exact(check_context *c)
     check_bench_skip_untried(bench.served + bench.refused);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- wide */
-
 /* Three elements, a little more than `step` bytes from one to the next: in the first argument, or in the result. */
 static void
 call_wide(char *memory, int64_t step, const check_elementwise *op, bool is_result)
@@ -403,7 +397,7 @@ call_wide(char *memory, int64_t step, const check_elementwise *op, bool is_resul
     for (int64_t i = 0; i < 3 && !is_result; ++i)
         check_write(b->c, b->dev, memory + i * stride * size, far->host + i * size, (size_t)size);
     check_bench_describe(b, 1, is_result ? ", of which the result has such strides" : "");
-    const bool is_served = check_bench_call(b, arguments, (uint64_t)count, check_bench_names(b, op->names));
+    const bool is_served = check_bench_call(b, arguments, (uint64_t)count, op->names);
     *far = near;
     for (int64_t i = 0; i < 3 && is_result && is_served; ++i)
         check_read(b->c, b->dev, far->host + i * size, memory + i * stride * size, (size_t)size);

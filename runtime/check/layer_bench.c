@@ -35,8 +35,6 @@ check_layer_rounded(const check_layer *l, double number)
     return l->dtype.bits == 32 ? (double)(float)number : number;
 }
 
-/* ----------------------------------------------------------------------------------------------------------- arguments */
-
 openreg_value *
 check_layer_value(check_layer *l, const char *name, int32_t kind)
 {
@@ -47,19 +45,12 @@ check_layer_value(check_layer *l, const char *name, int32_t kind)
     return value;
 }
 
-static void
-add_text(check_layer *l, const char *name, double number)
-{
-    const size_t length = strlen(l->more);
-    (void)snprintf(l->more + length, sizeof l->more - length, ", %s %g", name, number);
-}
-
 static double *
 add_tensor(check_layer *l, openreg_dtype dtype, int32_t ndim, const int64_t *shape, stride_kind strides)
 {
     REQUIRE(l->tensors < CHECK_PLACES, "internal: too many tensors");
     check_bench_lay(&l->b, l->tensors, ndim, shape, strides, dtype);
-    const int64_t count = check_tensor_count(&l->b.places[l->tensors++]);
+    const int64_t count = openreg_element_count(&l->b.places[l->tensors++].tensor);
     return calloc((size_t)count + 1, sizeof(double));
 }
 
@@ -75,11 +66,12 @@ check_layer_tensor(check_layer *l, const char *name, openreg_dtype dtype, int32_
     const check_tensor *const t = &l->b.places[place];
     l->values[place] = values;
     l->inputs = l->tensors;
-    for (int64_t i = 0; i < check_tensor_count(t); ++i) {
+    for (int64_t i = 0; i < openreg_element_count(&t->tensor); ++i) {
         values[i] = (double)check_layer_between(l, -16, 16) / (check_is_float(dtype) ? 4 : 1);
         check_number_store(check_tensor_broadcast_at(t, t, i), dtype, values[i]);
     }
-    for (int64_t i = 0; i < check_tensor_count(t) && strides == EXPANDED; ++i) /* the last that went there */
+    for (int64_t i = 0; i < openreg_element_count(&t->tensor) && strides == EXPANDED;
+         ++i) /* the last that went there */
         values[i] = check_number_load(check_tensor_broadcast_at(t, t, i), dtype);
     if (name != NULL)
         check_layer_value(l, name, OPENREG_VALUE_TENSOR)->tensor = &l->b.places[place].tensor;
@@ -99,7 +91,7 @@ double *
 check_layer_written(check_layer *l)
 {
     const int place = l->tensors - 1;
-    const size_t bytes = (size_t)check_tensor_count(&l->b.places[place]) * sizeof(double);
+    const size_t bytes = (size_t)openreg_element_count(&l->b.places[place].tensor) * sizeof(double);
     l->wanted[place] = malloc(bytes + 1);
     memcpy(l->wanted[place], l->values[place], bytes);
     return l->wanted[place];
@@ -121,7 +113,7 @@ check_layer_int(check_layer *l, const char *name, int64_t number)
     openreg_value *const value = check_layer_value(l, name, OPENREG_VALUE_INT);
     value->integer = number;
     value->real = (double)number;
-    add_text(l, name, (double)number);
+    check_append(l->more, sizeof l->more, ", %s %g", name, (double)number);
 }
 
 void
@@ -135,7 +127,7 @@ void
 check_layer_real(check_layer *l, const char *name, double number)
 {
     check_layer_value(l, name, OPENREG_VALUE_FLOAT)->real = number;
-    add_text(l, name, number);
+    check_append(l->more, sizeof l->more, ", %s %g", name, number);
 }
 
 void
@@ -147,7 +139,7 @@ check_layer_ints(check_layer *l, const char *name, int count, const int64_t *num
     value->count = (uint64_t)count;
     for (int i = 0; i < count; ++i) {
         kept[i] = numbers[i];
-        add_text(l, i == 0 ? name : "and", (double)numbers[i]);
+        check_append(l->more, sizeof l->more, ", %s %g", i == 0 ? name : "and", (double)numbers[i]);
     }
 }
 
@@ -181,8 +173,6 @@ check_layer_result_is(check_layer *l, int place)
 {
     l->results[l->result_count++] = (openreg_value){.kind = OPENREG_VALUE_TENSOR, .tensor = &l->b.places[place].tensor};
 }
-
-/* --------------------------------------------------------------------------------------------------------------- calls */
 
 void
 check_layer_set_up(check_layer *l, check_context *c, int32_t dev)
@@ -243,7 +233,7 @@ check_layer_write(check_layer *l)
     for (int i = 0; i < l->tensors; ++i) {
         check_tensor *const t = &l->b.places[i];
         memset(t->host, CHECK_UNTOUCHED, t->used);
-        for (int64_t k = 0; l->values[i] != NULL && k < check_tensor_count(t); ++k)
+        for (int64_t k = 0; l->values[i] != NULL && k < openreg_element_count(&t->tensor); ++k)
             check_number_store(check_tensor_broadcast_at(t, t, k), t->tensor.dtype, l->values[i][k]);
         check_write(l->b.c, l->b.dev, t->memory, t->host, t->used);
     }
@@ -255,7 +245,7 @@ is_close(const check_layer *l, double seen, double wanted, openreg_dtype dtype)
 {
     const char *const kernel = l->b.kernel->name;
     if (dtype.bits == 16 || !check_is_float(dtype) || isnan(wanted) || isinf(wanted) ||
-        check_elementwise_find(kernel) != NULL || check_product_find(kernel) != NULL ||
+        check_elementwise_find(kernel) != NULL || check_layer_is_product(kernel) ||
         check_reduction_find(kernel) != NULL)
         return check_is_close(seen, wanted, dtype);
     return fabs(seen - wanted) <= (dtype.bits == 64 ? 1e-10 : FAR) * (fabs(wanted) + 1 + l->terms / 64);
@@ -267,7 +257,7 @@ compare_place(check_layer *l, int i, const char *what, bool is_refused)
 {
     check_bench *const b = &l->b;
     check_tensor *const t = &b->places[i];
-    const int64_t count = check_tensor_count(t);
+    const int64_t count = openreg_element_count(&t->tensor);
     memcpy(b->before, t->host, t->used);
     check_read(b->c, b->dev, t->host, t->memory, t->used);
     for (int64_t k = 0; l->wanted[i] != NULL && !is_refused && k < count; ++k) {
@@ -314,13 +304,11 @@ check_layer_repeat(check_layer *l)
     return check_bench_queue(&l->b, l->arguments, l->argument_count, l->names, l->results, l->result_count);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- operators */
-
 /* The operators of each check, and how often each is called: matrices with every layout and type. */
 static const struct {
     const char *check;
     const check_layer_operator *operators;
-    bool is_matrix; /* one operator, which stands for all of a kind */
+    bool is_matrix;
     int rounds;
 } plans[] = {
     {"kernel.layers", check_row_layers, false, 24},       {"kernel.windows", check_window_layers, false, 24},
@@ -425,8 +413,6 @@ check_layer_find(const char *name)
     static const check_layer_operator elements = {"", build_elements};
     if (check_elementwise_find(name) != NULL)
         return &elements;
-    if (check_product_find(name) != NULL)
-        return check_product_layers;
     if (check_reduction_find(name) != NULL)
         return check_reduction_layers;
     for (size_t p = 0; p < PLANS; ++p)
@@ -434,4 +420,11 @@ check_layer_find(const char *name)
             if (strcmp(op->name, name) == 0)
                 return op;
     return NULL;
+}
+
+bool
+check_layer_is_product(const char *name)
+{
+    const check_layer_operator *const op = check_layer_find(name);
+    return op != NULL && op->build == check_product_layers[0].build;
 }

@@ -73,7 +73,8 @@ void check_layer_run(check_context *c);
 
 /* Every operator that the references have; NULL if there is none of that name. */
 const check_layer_operator *check_layer_find(const char *name);
-extern const check_layer_operator check_product_layers[], check_reduction_layers[]; /* one, of all of them */
+bool check_layer_is_product(const char *name);
+extern const check_layer_operator check_product_layers[], check_reduction_layers[]; /* the last: one, of all of them */
 extern const check_layer_operator check_row_layers[], check_window_layers[], check_move_layers[], check_index_layers[];
 
 /* A call of any operator that the references have can be made again and again. */

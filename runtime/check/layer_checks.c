@@ -15,19 +15,20 @@ product(check_layer *l)
     /* Rows, columns, inner: of some elements; those that a vendor's library is called for; beyond one work group. */
     static const int64_t least[][3] = {{1, 1, 0}, {64, 64, 64}, {200, 300, 100}, {30, 40, 1000}};
     static const double factors[] = {1, 2, 0, -3};
-    const check_product *const op = check_product_find(l->b.kernel->name);
+    const bool is_batched = strstr(l->b.kernel->name, "bmm") != NULL,
+               has_bias = strstr(l->b.kernel->name, "add") != NULL;
     const int64_t longest = l->b.longest;
     const int64_t *const size = least[longest == 0 ? 0 : longest < 257 ? 1 : longest == 257 ? 2 : 3];
-    const int64_t batch = op->is_batched ? check_layer_between(l, 1, longest == 0 ? 3 : 2) : 1,
+    const int64_t batch = is_batched ? check_layer_between(l, 1, longest == 0 ? 3 : 2) : 1,
                   rows = check_layer_between(l, size[0], size[0] + 5),
                   columns = check_layer_between(l, size[1], size[1] + 5),
                   inner = check_layer_between(l, size[2], size[2] + 5);
-    const int32_t ndim = op->is_batched ? 3 : 2;
+    const int32_t ndim = is_batched ? 3 : 2;
     const int64_t shapes[3][3] = {{batch, rows, inner}, {batch, inner, columns}, {batch, rows, columns}};
     const int64_t *const out_shape = shapes[2] + 3 - ndim;
     double beta = 0, alpha = 1;
     l->b.longest = 0;
-    if (op->has_bias) {
+    if (has_bias) {
         const int32_t missing = (int32_t)check_layer_between(l, 0, ndim);
         int64_t bias[3];
         for (int32_t d = missing; d < ndim; ++d)
@@ -36,13 +37,13 @@ product(check_layer *l)
         beta = factors[check_layer_between(l, 0, 3)];
         alpha = factors[check_layer_between(l, 0, 3)];
     }
-    const char *const names[] = {!op->has_bias    ? "self"
-                                 : op->is_batched ? "batch1"
-                                                  : "mat1",
-                                 op->has_bias && op->is_batched ? "batch2" : "mat2"};
+    const char *const names[] = {!has_bias    ? "self"
+                                 : is_batched ? "batch1"
+                                              : "mat1",
+                                 has_bias && is_batched ? "batch2" : "mat2"};
     const double *const left = check_layer_tensor(l, names[0], l->dtype, ndim, shapes[0] + 3 - ndim);
     const double *const right = check_layer_tensor(l, names[1], l->dtype, ndim, shapes[1] + 3 - ndim);
-    if (op->has_bias) {
+    if (has_bias) {
         check_layer_int(l, "beta", (int64_t)beta);
         check_layer_int(l, "alpha", (int64_t)alpha);
     }
@@ -109,7 +110,7 @@ pick_numbers(check_layer *l, const check_reduction *op, const char *name, int32_
     l->layout = CHECK_MIXED;
     double *const x = check_layer_tensor(l, name, l->dtype, ndim, shape);
     l->layout = layout;
-    for (int64_t i = 0; i < check_tensor_count(&l->b.places[0]); ++i)
+    for (int64_t i = 0; i < openreg_element_count(&l->b.places[0].tensor); ++i)
         x[i] = (double)(i * 7919 % 4099 - 2000);
     return x;
 }
@@ -164,11 +165,12 @@ reduction(check_layer *l)
         }
     double *const out = check_layer_result(l, op->kind == CHECK_PLACE_OF_MOST ? CHECK_INT64 : l->dtype, kept,
                                            out_shape);
-    reduce(op, x, check_tensor_count(&l->b.places[0]), ndim, shape, is_reduced, out,
-           check_tensor_count(&l->b.places[1]));
+    reduce(op, x, openreg_element_count(&l->b.places[0].tensor), ndim, shape, is_reduced, out,
+           openreg_element_count(&l->b.places[1].tensor));
 }
 
-const check_layer_operator check_product_layers[] = {{"", product}, {NULL, NULL}};
+const check_layer_operator check_product_layers[] = {
+    {"aten::mm", product}, {"aten::addmm", product}, {"aten::bmm", product}, {"aten::baddbmm", product}, {NULL, NULL}};
 const check_layer_operator check_reduction_layers[] = {{"", reduction}, {NULL, NULL}};
 
 static const check_case cases[] = {

@@ -2,7 +2,6 @@
 /* layer_moves.c: operators that put tensors together, copy, fill, count and cut them, against a reference in C
  * (layer_bench.h). */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "layer_bench.h"
@@ -76,19 +75,12 @@ fill(check_layer *l)
     double *const wanted = pick_target(l, "self", ndim, shape);
     double value = has_value ? (double)check_layer_between(l, -9, 9) : 0;
     if (is_tensor) {
-        double *const number = check_layer_tensor(l, "value", l->dtype, 0, NULL);
-        *number = value;
-        if ((l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0) { /* to the result's shape, with strides of 0 */
-            check_tensor *const t = &l->b.places[l->tensors - 1];
-            memcpy(t->shape, shape, sizeof shape);
-            memset(t->strides, 0, sizeof t->strides);
-            t->tensor.ndim = ndim;
-            t->tensor.shape = t->shape;
-            t->tensor.strides = t->strides;
-            l->values[l->tensors - 1] = realloc(number, sizeof(double) * (size_t)(count + 1));
-            for (int64_t i = 0; i < count; ++i)
-                l->values[l->tensors - 1][i] = value;
-        }
+        const bool is_expanded = (l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
+        check_tensor *const t = &l->b.places[l->tensors];
+        double *const number = check_layer_tensor(l, "value", l->dtype, is_expanded ? ndim : 0, shape);
+        memset(t->strides, 0, sizeof t->strides); /* one number, also where it has the result's shape */
+        for (int64_t i = 0; i < openreg_element_count(&t->tensor); ++i)
+            number[i] = value;
     } else if (has_value && check_is_float(l->dtype)) {
         check_layer_real(l, "value", value += 0.5);
     } else if (has_value) {

@@ -2,7 +2,6 @@
 /* layer_rows.c: softmax, normalisations, losses of classes and embeddings, and their gradients, against a reference in
  * C (layer_bench.h). */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "layer_bench.h"
@@ -21,8 +20,7 @@ rows_of(int32_t ndim, const int64_t *shape, int64_t dim)
     return r;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- softmax */
-
+/* x and y may be the same. */
 static void
 exponentials(const rows *r, const double *x, double *y, bool is_log)
 {
@@ -75,10 +73,7 @@ softmax_backward(check_layer *l)
     const rows r = rows_of(ndim, shape, dim < 0 ? dim + ndim : dim);
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, ndim, shape);
     double *const y = check_layer_tensor(l, "output", l->dtype, ndim, shape);
-    double *const x = malloc(sizeof(double) * (size_t)count);
-    memcpy(x, y, sizeof(double) * (size_t)count);
-    exponentials(&r, x, y, is_log);
-    free(x);
+    exponentials(&r, y, y, is_log);
     for (int64_t i = 0; i < count; ++i)
         y[i] = check_layer_rounded(l, y[i]);
     check_layer_int(l, "dim", dim);
@@ -95,8 +90,6 @@ softmax_backward(check_layer *l)
         }
     }
 }
-
-/* ------------------------------------------------------------------------------------------------------ normalisations */
 
 typedef struct moments {
     double mean, scale, squares; /* scale: 1 / sqrt(variance + eps); squares: the sum of squared distances */
@@ -312,8 +305,6 @@ batch_norm_backward(check_layer *l)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------------------- losses */
-
 /* Of rows of numbers, one for each class. */
 typedef struct loss {
     int64_t shape[2], reduction, ignored;
@@ -387,8 +378,6 @@ nll_loss_backward(check_layer *l)
             out[i * s.shape[1] + (int64_t)s.at[i]] = -weight_of(&s, i) * s.grad[s.reduction == 0 ? i : 0] /
                                                      (s.reduction == 1 ? total[0] : 1);
 }
-
-/* ---------------------------------------------------------------------------------------------------------- embeddings */
 
 /* Sizes of the table and of its indices, whose number it returns; one of the two may have a long dimension. */
 static int64_t

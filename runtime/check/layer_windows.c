@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* layer_windows.c: pooling and convolutions, and their gradients, against a reference in C (layer_bench.h). */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "layer_bench.h"
@@ -122,23 +123,19 @@ static void
 max_pool_backward(check_layer *l)
 {
     pool p;
-    double most[256], at[256];
     pick_pool(l, &p);
     const int64_t outs = p.w.out[0] * p.w.out[1], inputs = p.w.size[0] * p.w.size[1];
-    REQUIRE(outs <= 256, "internal: a plane of %lld windows", (long long)outs);
     const double *const grad = check_layer_tensor(l, "grad_output", l->dtype, p.ndim, p.out_shape);
     double *const x = check_layer_tensor(l, "self", l->dtype, p.ndim, p.shape);
     make_distinct(x, p.planes * inputs);
     add_pool(l, &p.w, p.is_ceiled);
     double *const indices = check_layer_tensor(l, "indices", CHECK_INT64, p.ndim, p.out_shape);
     double *const out = check_layer_result(l, l->dtype, p.ndim, p.shape);
-    const pool one = {.w = p.w, .planes = 1};
-    for (int64_t plane = 0; plane < p.planes; ++plane) {
-        pool_reference(&one, x + plane * inputs, most, at);
-        memcpy(indices + plane * outs, at, sizeof at[0] * (size_t)outs);
-        for (int64_t i = 0; i < outs; ++i)
-            out[plane * inputs + (int64_t)at[i]] += grad[plane * outs + i];
-    }
+    double *const most = malloc(sizeof *most * (size_t)(p.planes * outs));
+    pool_reference(&p, x, most, indices);
+    free(most);
+    for (int64_t i = 0; i < p.planes * outs; ++i)
+        out[i / outs * inputs + (int64_t)indices[i]] += grad[i];
 }
 
 /* Of images (batch, groups * per_image, size) and filters to results (batch, groups * per_result, out). A transposed one
@@ -148,6 +145,7 @@ typedef struct convolution {
     int64_t batch, groups, per_image, per_result, extra[2];
     bool is_transposed;
     int64_t image_shape[4], filter_shape[4], result_shape[4];
+    int32_t ndim;
     const int64_t *from, *to; /* the operator's input and output, of these shapes */
 } convolution;
 
@@ -174,6 +172,7 @@ pick_convolution(check_layer *l, convolution *c)
         memcpy(all[i], shapes[i], sizeof shapes[i]);
         memcpy(all[i] + 2, spatial[i], sizeof c->w.size);
     }
+    c->ndim = c->w.spatial + 2;
     c->from = c->is_transposed ? c->result_shape : c->image_shape;
     c->to = c->is_transposed ? c->image_shape : c->result_shape;
 }
@@ -224,16 +223,14 @@ convolution_forward(check_layer *l)
 {
     convolution c;
     pick_convolution(l, &c);
-    const int32_t ndim = c.w.spatial + 2;
-    const int64_t *const from = c.from, *const to = c.to;
-    double *const x = check_layer_tensor(l, "input", l->dtype, ndim, from);
-    double *const filters = check_layer_tensor(l, "weight", l->dtype, ndim, c.filter_shape);
-    const double *const bias = check_layer_maybe_tensor(l, "bias", check_layer_toss(l), 1, to + 1);
+    double *const x = check_layer_tensor(l, "input", l->dtype, c.ndim, c.from);
+    double *const filters = check_layer_tensor(l, "weight", l->dtype, c.ndim, c.filter_shape);
+    const double *const bias = check_layer_maybe_tensor(l, "bias", check_layer_toss(l), 1, c.to + 1);
     add_convolution(l, &c);
-    double *const out = check_layer_result(l, l->dtype, ndim, to);
-    const int64_t plane = to[2] * to[3];
-    for (int64_t i = 0; bias != NULL && i < to[0] * to[1] * plane; ++i)
-        out[i] = bias[i / plane % to[1]];
+    double *const out = check_layer_result(l, l->dtype, c.ndim, c.to);
+    const int64_t plane = c.to[2] * c.to[3];
+    for (int64_t i = 0; bias != NULL && i < c.to[0] * c.to[1] * plane; ++i)
+        out[i] = bias[i / plane % c.to[1]];
     if (c.is_transposed)
         convolve(&c, out, filters, x, 0);
     else
@@ -245,29 +242,27 @@ convolution_backward(check_layer *l)
 {
     convolution c;
     pick_convolution(l, &c);
-    const int32_t ndim = c.w.spatial + 2;
-    const int64_t *const from = c.from, *const to = c.to;
-    double *const grad = check_layer_tensor(l, "grad_output", l->dtype, ndim, to),
-                  *const x = check_layer_tensor(l, "input", l->dtype, ndim, from),
-                  *const filters = check_layer_tensor(l, "weight", l->dtype, ndim, c.filter_shape);
+    double *const grad = check_layer_tensor(l, "grad_output", l->dtype, c.ndim, c.to),
+                  *const x = check_layer_tensor(l, "input", l->dtype, c.ndim, c.from),
+                  *const filters = check_layer_tensor(l, "weight", l->dtype, c.ndim, c.filter_shape);
     const bool mask[] = {check_layer_toss(l), check_layer_toss(l), check_layer_toss(l)};
     if (mask[2])
-        check_layer_ints(l, "bias_sizes", 1, to + 1);
+        check_layer_ints(l, "bias_sizes", 1, c.to + 1);
     else
         (void)check_layer_value(l, "bias_sizes", OPENREG_VALUE_NONE);
     add_convolution(l, &c);
     double *out[3];
-    check_layer_gradients(l, mask, (const int32_t[]){ndim, ndim, 1},
-                          (const int64_t *const[]){from, c.filter_shape, to + 1}, out);
+    check_layer_gradients(l, mask, (const int32_t[]){c.ndim, c.ndim, 1},
+                          (const int64_t *const[]){c.from, c.filter_shape, c.to + 1}, out);
     if (out[0] != NULL && c.is_transposed)
         convolve(&c, grad, filters, out[0], 2);
     else if (out[0] != NULL)
         convolve(&c, out[0], filters, grad, 0);
     if (out[1] != NULL)
         convolve(&c, c.is_transposed ? grad : x, out[1], c.is_transposed ? x : grad, 1);
-    const int64_t plane = to[2] * to[3];
-    for (int64_t i = 0; out[2] != NULL && i < to[0] * to[1] * plane; ++i)
-        out[2][i / plane % to[1]] += grad[i];
+    const int64_t plane = c.to[2] * c.to[3];
+    for (int64_t i = 0; out[2] != NULL && i < c.to[0] * c.to[1] * plane; ++i)
+        out[2][i / plane % c.to[1]] += grad[i];
 }
 
 const check_layer_operator check_window_layers[] = {

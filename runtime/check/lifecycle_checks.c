@@ -129,8 +129,8 @@ unknown_option_is_ignored(check_context *c)
     options[given + 1] = (openreg_option){"node_id", "0"};
     options[given + 2] = (openreg_option){"num_nodes", "1"};
     const offer usual = offer_with(c, options, given), found = offer_with(c, options, given + 3);
-    if (usual.status == OPENREG_E_NO_DEVICE && found.status == OPENREG_E_NO_DEVICE)
-        check_skip("open() found no device: %s", check_error_text());
+    check_skip_if(usual.status == OPENREG_E_NO_DEVICE && found.status == OPENREG_E_NO_DEVICE,
+                  "open() found no device: %s", check_error_text());
     REQUIRE(
         is_same(&found, &usual),
         "open() with the option openreg_check_unknown returned %s (%d devices, %llu bytes), without it %s (%d, %llu)",
@@ -180,11 +180,9 @@ bad_option_is_named(check_context *c)
         const offer one = offer_with(c, &(const openreg_option){"devices", "1"}, 1);
         REQUIRE(one.status != OPENREG_OK || one.devices == 1, "open() with devices=\"1\" has %d devices", one.devices);
     }
-    if (refused == 0)
-        check_skip("the driver has neither of the options devices and memory, and none was given by --option");
+    check_skip_if(refused == 0,
+                  "the driver has neither of the options devices and memory, and none was given by --option");
 }
-
-/* ------------------------------------------------------------------------------------------------------------- count */
 
 static void *
 count_often(void *argument)
@@ -215,8 +213,8 @@ described(check_context *c, int32_t capacity, openreg_device_info **infos, uint8
     int32_t count = -7;
     const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", capacity,
                                       infos, peers, &count);
-    if (status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE)
-        check_skip("describe()%s returned %s", capacity == 0 ? " with capacity 0" : "", check_status_name(status));
+    check_skip_if(status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE, "describe()%s returned %s",
+                  capacity == 0 ? " with capacity 0" : "", check_status_name(status));
     check_succeeded("describe", status);
     return count;
 }
@@ -242,8 +240,6 @@ count_leaves_fork_safe(check_context *c)
     check_await_child(child, 0, CHECK_EXIT_PASS,
                       "a child made after describe() with capacity 0, which opened the driver,");
 }
-
-/* ---------------------------------------------------------------------------------------------------------- describe */
 
 #define DESCRIBED 16
 

@@ -5,7 +5,6 @@
  * Exit status: 0 it conforms (or no check of --only failed), 1 it does not, 2 a wrong argument, 77 there is no device to
  * check on. */
 #define _GNU_SOURCE
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -287,8 +286,8 @@ check(arguments *a)
 {
     if (is_refused(""))
         return 2;
-    const char *why = "";
-    if (check_target_find(a->driver, &a->target, &why) != 0) {
+    const char *const why = check_target_find(a->driver, &a->target);
+    if (why != NULL) {
         (void)fprintf(stderr, "openreg-check: %s: %s\n", a->driver, why);
         return 2;
     }
@@ -314,7 +313,7 @@ check(arguments *a)
         check_report_begin(&report);
         run_all(a, &report);
         check_report_end(&report);
-        if (check_report_failures(&report) == 0)
+        if (check_report_count(&report, CHECK_FAILED) == 0)
             status = report.identity.devices < 0 ? 77 : 0; /* the table was looked at; nothing could be opened */
         if (!write_files(a, &report))
             status = 2;

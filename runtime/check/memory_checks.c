@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,29 +77,21 @@ ranges_are_disjoint(check_context *c)
 static void
 contents_stay(check_context *c)
 {
-    struct {
-        char *memory;
-        size_t size;
-        uint64_t seed;
-        int32_t dev;
-    } blocks[BLOCKS] = {{.memory = NULL}};
-    static unsigned char buffer[20000];
+    check_block blocks[BLOCKS] = {{.memory = NULL}};
     for (uint64_t round = 0; round < 1200; ++round) {
         const size_t i = (size_t)check_random_below(c, BLOCKS);
         if (blocks[i].memory != NULL) {
-            check_read(c, blocks[i].dev, buffer, blocks[i].memory, blocks[i].size);
-            check_is_pattern(buffer, blocks[i].size, blocks[i].seed,
-                             "contents of memory while other memory was allocated and freed");
+            check_holds_pattern(c, blocks[i].dev, blocks[i].memory, blocks[i].size, blocks[i].seed,
+                                "contents of memory while other memory was allocated and freed");
             check_free(c, blocks[i].dev, blocks[i].memory);
             blocks[i].memory = NULL;
             continue;
         }
         blocks[i].dev = (int32_t)check_random_below(c, (uint64_t)c->devices);
-        blocks[i].size = (size_t)(1 + check_random_below(c, sizeof buffer));
+        blocks[i].size = (size_t)(1 + check_random_below(c, 20000));
         blocks[i].seed = round;
         blocks[i].memory = check_alloc(c, blocks[i].dev, blocks[i].size);
-        check_pattern(buffer, blocks[i].size, round);
-        check_write(c, blocks[i].dev, blocks[i].memory, buffer, blocks[i].size);
+        check_write_pattern(c, blocks[i].dev, blocks[i].memory, blocks[i].size, round);
     }
 }
 
@@ -144,59 +135,36 @@ exhaustion_is_survived(check_context *c)
     }
 }
 
-/* What was freed may be used anew at once, so the old copy must be over. */
+/* What was freed may be used anew at once, so that a copy from or to it must be over: on the default stream and another one,
+ * or on one of another device. */
 static void
 free_waits(check_context *c)
 {
+    const bool is_other = strcmp(c->check->name, "memory.free_waits_devices") == 0;
     const size_t size = 100000;
-    unsigned char *const old = check_host_alloc(c, size, true), *const new = check_host_alloc(c, size, true);
-    check_pattern(old, size, 1);
+    unsigned char *const new = check_host_alloc(c, size, true);
     check_pattern(new, size, 2);
-    openreg_driver_stream const streams[] = {NULL, check_stream(c, 0)};
-    for (int i = 0; i < 2; ++i) {
-        char *memory = check_alloc(c, 0, size);
-        check_delay(c, 0, streams[i], 60);
-        MUST(c, copy, c->instance, 0, streams[i], memory, 0, old, -1, size);
-        check_free(c, 0, memory);
-        memory = check_alloc(c, 0, size);
-        openreg_driver_stream const other = streams[1 - i];
-        MUST(c, copy, c->instance, 0, other, memory, 0, new, -1, size);
-        check_sync(c, 0, other);
-        MUST(c, device_sync, c->instance, 0);
-        check_holds_pattern(c, 0, memory, size, 2,
-                            "memory that was allocated after mem_free() with a copy still queued");
-        check_free(c, 0, memory);
+    for (int i = 0; i < 4; ++i) {
+        const int32_t dev = is_other ? i / 2 : 0, other = is_other ? 1 - dev : 0, their_dev = is_other ? other : -1;
+        openreg_driver_stream const made = check_stream(c, other), user = is_other || i / 2 != 0 ? made : NULL;
+        void *const theirs = check_alloc_at(c, their_dev, size, true);
+        void *memory = check_alloc(c, dev, size);
+        check_write_pattern(c, dev, memory, size, 1);
+        check_write_pattern(c, their_dev, theirs, size, 1);
+        check_delay(c, other, user, 60);
+        if (i % 2 == 0)
+            MUST(c, copy, c->instance, other, user, memory, dev, theirs, their_dev, size);
+        else
+            MUST(c, copy, c->instance, other, user, theirs, their_dev, memory, dev, size);
+        check_free(c, dev, memory);
+        memory = check_alloc(c, dev, size);
+        check_copy(c, dev, user == NULL ? made : NULL, memory, dev, new, -1, size);
+        check_sync(c, other, user);
+        check_holds_pattern(c, dev, memory, size, 2, "memory that was allocated after mem_free() with a copy queued");
+        check_holds_pattern(c, their_dev, theirs, size, 1, "what a copy read of memory that was freed behind it");
+        check_free(c, dev, memory);
+        check_free_at(c, their_dev, theirs, true);
     }
-}
-
-/* A stream of another device reads the memory, and then writes it: both have to be over when mem_free() returns. */
-static void
-free_waits_for_other_devices(check_context *c)
-{
-    const size_t size = 100000;
-    for (int32_t dev = 0; dev < 2; ++dev)
-        for (int is_write = 0; is_write < 2; ++is_write) {
-            const int32_t other = 1 - dev;
-            openreg_driver_stream const stream = check_stream(c, other);
-            char *const theirs = check_alloc(c, other, size), *memory = check_alloc(c, dev, size);
-            check_write_pattern(c, dev, memory, size, 1);
-            check_write_pattern(c, other, theirs, size, 1);
-            check_delay(c, other, stream, 60);
-            if (is_write)
-                MUST(c, copy, c->instance, other, stream, memory, dev, theirs, other, size);
-            else
-                MUST(c, copy, c->instance, other, stream, theirs, other, memory, dev, size);
-            check_free(c, dev, memory);
-            memory = check_alloc(c, dev, size);
-            check_write_pattern(c, dev, memory, size, 2);
-            check_sync(c, other, stream);
-            check_holds_pattern(c, dev, memory, size, 2,
-                                "memory that was allocated after mem_free() with another device's copy queued");
-            check_holds_pattern(c, other, theirs, size, 1,
-                                "what a copy of another device read of memory that was freed behind it");
-            check_free(c, dev, memory);
-            check_free(c, other, theirs);
-        }
 }
 
 static void
@@ -210,15 +178,12 @@ memory_is_ready_at_once(check_context *c)
         if (i % 5 == 0)
             check_ballast(c, 0, NULL, 5);
         void *const memory = check_alloc(c, 0, size);
-        MUST(c, copy, c->instance, 0, other, memory, 0, host, -1, size);
-        check_sync(c, 0, other);
+        check_copy(c, 0, other, memory, 0, host, -1, size);
         MUST(c, device_sync, c->instance, 0);
         check_holds_pattern(c, 0, memory, size, i, "what a stream wrote to memory that was just allocated");
         check_free(c, 0, memory);
     }
 }
-
-/* ------------------------------------------------------------------------------------------------------- the host's view */
 
 static void
 alias_is_at_constant_distance(check_context *c)
@@ -241,19 +206,16 @@ alias_is_at_constant_distance(check_context *c)
 static void
 alias_shows_the_memory(check_context *c)
 {
-    static unsigned char buffer[100000];
+    const size_t size = 100000;
     if ((check_caps(c, c->dev) & OPENREG_CAP_HOST_VISIBLE) == 0)
         return;
-    char *const memory = check_alloc(c, c->dev, sizeof buffer);
+    char *const memory = check_alloc(c, c->dev, size);
     void *view = NULL;
-    check_pattern(buffer, sizeof buffer, 5);
-    check_write(c, c->dev, memory, buffer, sizeof buffer);
+    check_write_pattern(c, c->dev, memory, size, 5);
     MUST(c, host_alias, c->instance, c->dev, memory, &view);
-    check_is_pattern(view, sizeof buffer, 5, "the host's view of what was copied to the device");
-    check_pattern(view, sizeof buffer, 6);
-    memset(buffer, 0, sizeof buffer);
-    check_read(c, c->dev, buffer, memory, sizeof buffer);
-    check_is_pattern(buffer, sizeof buffer, 6, "what the host wrote through its view");
+    check_is_pattern(view, size, 5, "the host's view of what was copied to the device");
+    check_pattern(view, size, 6);
+    check_holds_pattern(c, c->dev, memory, size, 6, "what the host wrote through its view");
     check_free(c, c->dev, memory);
 }
 
@@ -295,14 +257,13 @@ fence_holds(check_context *c)
 static void
 descriptions_are_read(check_context *c)
 {
-    void *const poison = c;
-    void *memory = poison;
+    void *memory = c; /* must stay */
     openreg_alloc_info info = openreg_alloc_bytes(4096);
     info.flags = UINT32_C(1) << 31;
     FAILS(c, OPENREG_E_UNSUPPORTED, mem_alloc, c->instance, c->dev, &info, &memory);
-    if (check_has_pinned(c))
+    if (c->table.host_alloc != NULL)
         FAILS(c, OPENREG_E_UNSUPPORTED, host_alloc, c->instance, c->dev, &info, &memory);
-    REQUIRE(memory == poison, "an allocation failed and wrote its out-parameter");
+    REQUIRE(memory == c, "an allocation failed and wrote its out-parameter");
     info.flags = 0;
     for (info.alignment = 1; info.alignment <= UINT64_C(1) << 24; info.alignment *= 8) {
         const openreg_status status = MAY(c, mem_alloc, c->instance, c->dev, &info, &memory);
@@ -316,8 +277,6 @@ descriptions_are_read(check_context *c)
         }
     }
 }
-
-/* -------------------------------------------------------------------------------------------------------- pinned memory */
 
 static const size_t pinned_sizes[] = {1, 100, 4095, 4096, 4097, 70000, 3000000};
 #define PINNED_SIZES (sizeof pinned_sizes / sizeof pinned_sizes[0])
@@ -381,7 +340,7 @@ static const check_case cases[] = {
     {"memory.free_waits_devices", "", CHECK_TWO_DEVICES,
      "mem_free() returns after the work that is queued on that memory has ended: also that of other devices' streams.",
      "A stream of another device may read and write it (a peer copy): wait for every device that can reach it.",
-     free_waits_for_other_devices},
+     free_waits},
     {"memory.ready", "", 0, "Every stream of the device may use memory as soon as mem_alloc() returns.",
      "With a vendor's stream-ordered allocator, synchronise that stream before returning.", memory_is_ready_at_once},
     {"memory.alias_distance", "host_alias", CHECK_HOST_VISIBLE | CHECK_EACH,

@@ -131,7 +131,7 @@ measure_copies(check_context *c, const double *host)
                 {"copy from device 0 to device 1", 0, 1, false},
                 {"copy from device 1 to device 0", 1, 0, false}};
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; ++i) {
-        if ((ways[i].pinned && !check_has_pinned(c)) || ways[i].from >= c->devices || ways[i].to >= c->devices)
+        if ((ways[i].pinned && c->table.host_alloc == NULL) || ways[i].from >= c->devices || ways[i].to >= c->devices)
             continue;
         void *const from = check_alloc_at(c, ways[i].from, LARGEST, ways[i].pinned);
         void *const to = check_alloc_at(c, ways[i].to, LARGEST, ways[i].pinned);
@@ -178,25 +178,18 @@ measure(check_context *c)
 }
 
 static void
-print_size(FILE *file, uint64_t size)
-{
-    if (size >= 1 << 20)
-        (void)fprintf(file, "%7llu MiB", (unsigned long long)(size >> 20));
-    else if (size >= 1024)
-        (void)fprintf(file, "%7llu KiB", (unsigned long long)(size >> 10));
-    else
-        (void)fprintf(file, "%11s", "");
-}
-
-static void
 print_figures(void)
 {
     printf("%-32s %11s %12s %12s\n", "", "", "driver", "host");
     for (int i = 0; i < figures->count; ++i) {
         const figure *const f = &figures->all[i];
         const char *const unit = f->is_rate ? "GB/s" : "us";
+        const bool is_large = f->size >= 1 << 20;
         printf("%-32s ", f->what);
-        print_size(stdout, f->size);
+        if (f->size >= 1024)
+            printf("%7llu %s", (unsigned long long)(f->size >> (is_large ? 20 : 10)), is_large ? "MiB" : "KiB");
+        else
+            printf("%11s", "");
         printf(" %7.2f %-4s", f->value, unit);
         if (f->host > 0)
             printf(" %7.2f %-4s", f->host, unit);

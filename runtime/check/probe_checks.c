@@ -44,7 +44,7 @@ use_slot(check_context *c, use which, scene *s)
     case HOST:
         return MAY(c, host_alloc, c->instance, 0, BYTES(SIZE), &memory);
     case FUNC:
-        return MAY(c, host_func, c->instance, 0, s->stream, check_do_nothing, NULL);
+        return MAY(c, host_func, c->instance, 0, s->stream, check_sleep_some, NULL);
     case STREAM:
         return MAY(c, stream_create, c->instance, 0, 0, 0, &stream);
     case WAIT:

@@ -77,8 +77,7 @@ threads_block_signals(check_context *c)
     check_sync(c, 0, stream);
     check_sleep(50);
     DIR *const tasks = opendir("/proc/self/task");
-    if (tasks == NULL)
-        check_skip("/proc is not mounted");
+    check_skip_if(tasks == NULL, "/proc is not mounted");
     /* Those that can be blocked, but not those that report a fault of the thread itself. */
     unsigned long long wanted = 0;
     const int signals[] = {SIGINT, SIGTERM, SIGALRM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD, SIGPIPE, SIGQUIT, SIGPROF};
@@ -157,8 +156,7 @@ parent_survives_fork(check_context *c)
             _exit(0);
         check_await_child(child, 0, 0, "a child that called nothing but _exit()");
     }
-    MUST(c, copy, c->instance, 0, stream, to, -1, memory, 0, size);
-    check_sync(c, 0, stream);
+    check_copy(c, 0, stream, to, -1, memory, 0, size);
     check_is_pattern(to, size, 3, "a copy that was queued before fork()");
     check_slot_tour(c);
 }

@@ -10,12 +10,12 @@
 static const char *const outcomes[] = {"pass", "FAIL", "skip", "know"};
 
 int
-check_report_failures(const check_report *report)
+check_report_count(const check_report *report, check_outcome outcome)
 {
-    int failures = 0;
+    int count = 0;
     for (int i = 0; i < report->count; ++i)
-        failures += report->results[i].outcome == CHECK_FAILED;
-    return failures;
+        count += report->results[i].outcome == outcome;
+    return count;
 }
 
 typedef enum verdict { CONFORMS, HAS_FAILED, PART, NOTHING, NO_DEVICE, NO_DRIVER, UNFINISHED } verdict;
@@ -23,23 +23,18 @@ typedef enum verdict { CONFORMS, HAS_FAILED, PART, NOTHING, NO_DEVICE, NO_DRIVER
 static verdict
 verdict_of(const check_report *report)
 {
-    int tried = 0;
-    for (int i = 0; i < report->count; ++i)
-        tried += report->results[i].outcome != CHECK_SKIPPED;
     if (!report->identity.is_loaded)
         return NO_DRIVER;
     if (!report->is_finished)
         return UNFINISHED;
-    if (check_report_failures(report) > 0)
+    if (check_report_count(report, CHECK_FAILED) > 0)
         return HAS_FAILED;
     if (report->identity.devices < 0)
         return NO_DEVICE;
-    if (tried == 0)
+    if (check_report_count(report, CHECK_SKIPPED) == report->count)
         return NOTHING;
     return report->is_whole ? CONFORMS : PART;
 }
-
-/* ---------------------------------------------------------------------------------------------------------------- text */
 
 void
 check_report_begin(const check_report *report)
@@ -90,12 +85,10 @@ static void
 print_skipped(const check_report *report)
 {
     char names[8192] = "";
-    size_t length = 0;
-    for (int i = 0; i < report->count && length < sizeof names; ++i)
+    for (int i = 0; i < report->count; ++i)
         if (report->results[i].outcome == CHECK_SKIPPED)
-            length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length == 0 ? "" : ", ",
-                                       report->results[i].check->name);
-    if (length > 0)
+            check_append_item(names, sizeof names, report->results[i].check->name);
+    if (names[0] != '\0')
         print_wrapped("skipped, for the reasons above:", names);
 }
 
@@ -123,13 +116,12 @@ print_not_checked(const check_report *report)
 void
 check_report_end(const check_report *report)
 {
-    int counts[4] = {0, 0, 0, 0};
-    for (int i = 0; i < report->count; ++i)
-        ++counts[report->results[i].outcome];
+    const int known = check_report_count(report, CHECK_KNOWN);
     print_not_checked(report);
-    printf("\n%d passed, %d failed, %d skipped", counts[CHECK_PASSED], counts[CHECK_FAILED], counts[CHECK_SKIPPED]);
-    if (counts[CHECK_KNOWN] > 0)
-        printf(", %d known", counts[CHECK_KNOWN]);
+    printf("\n%d passed, %d failed, %d skipped", check_report_count(report, CHECK_PASSED),
+           check_report_count(report, CHECK_FAILED), check_report_count(report, CHECK_SKIPPED));
+    if (known > 0)
+        printf(", %d known", known);
     printf(" in %.1f s\n", report->seconds);
     switch (verdict_of(report)) {
     case HAS_FAILED:
@@ -148,7 +140,7 @@ check_report_end(const check_report *report)
     default:
         printf("conforms to driver.h %u.%u, level %d, seed %" PRIu64 "%s\n", OPENREG_ABI_MAJOR,
                (unsigned)report->identity.abi_minor, report->level, report->target->seed,
-               counts[CHECK_KNOWN] > 0 ? ", but for what is known:" : "");
+               known > 0 ? ", but for what is known:" : "");
     }
     for (int i = 0; i < report->count; ++i)
         if (report->results[i].outcome == CHECK_KNOWN)
@@ -171,16 +163,13 @@ list_needs(const check_case *check, char *text, size_t size)
         {CHECK_KERNELS, "kernels"},
         {CHECK_COMM, "openreg.comm"},
     };
-    size_t length = 0;
     text[0] = '\0';
-    for (const char *at = check->slots; *at != '\0' && length + 2 < size; ++at)
-        length += (size_t)snprintf(text + length, size - length, *at == ' ' ? ", " : "%c", *at);
+    for (const char *at = check->slots; *at != '\0'; ++at)
+        check_append(text, size, *at == ' ' ? ", " : "%c", *at);
     for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)
-        if ((check->needs & needs[i].need) != 0 && length < size)
-            length += (size_t)snprintf(text + length, size - length, "%s%s", length == 0 ? "" : ", ", needs[i].text);
+        if ((check->needs & needs[i].need) != 0)
+            check_append_item(text, size, needs[i].text);
 }
-
-/* --------------------------------------------------------------------------------------------------------------- files */
 
 static void
 write_escaped(FILE *file, const char *text, bool is_xml)
@@ -292,15 +281,13 @@ int
 check_report_junit(const check_report *report, const char *path)
 {
     FILE *const file = fopen(path, "w");
-    int skipped = 0;
     if (file == NULL)
         return -1;
-    for (int i = 0; i < report->count; ++i)
-        skipped += report->results[i].outcome == CHECK_SKIPPED;
     (void)fprintf(file,
                   "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"openreg-check %s\" tests=\"%d\" "
                   "failures=\"%d\" skipped=\"%d\" time=\"%.3f\">\n",
-                  report->identity.name, report->count, check_report_failures(report), skipped, report->seconds);
+                  report->identity.name, report->count, check_report_count(report, CHECK_FAILED),
+                  check_report_count(report, CHECK_SKIPPED), report->seconds);
     for (int i = 0; i < report->count; ++i) {
         const check_result *const result = &report->results[i];
         (void)fprintf(file, "  <testcase classname=\"openreg-check.level%d\" name=\"%s\" time=\"%.3f\"", result->level,
@@ -319,8 +306,6 @@ check_report_junit(const check_report *report, const char *path)
     (void)fprintf(file, "</testsuite>\n");
     return close_file(file);
 }
-
-/* -------------------------------------------------------------------------------------------------------- explanations */
 
 void
 check_list(int level)

@@ -28,7 +28,7 @@ void check_report_end(const check_report *report);
 int check_report_json(const check_report *report, const char *path);
 int check_report_junit(const check_report *report, const char *path);
 
-int check_report_failures(const check_report *report);
+int check_report_count(const check_report *report, check_outcome outcome);
 
 /* Every check: its level and name; or its rule and hint. `name` may be the beginning of a name, or NULL for all. Returns
  * how many there were. */

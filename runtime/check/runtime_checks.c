@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* runtime_checks.c: the driver behind the runtime: what that emulates, the caching allocator, the end of memory. */
-#define _GNU_SOURCE
 #include <stdatomic.h>
 #include <string.h>
-
-#include <openreg/openreg.h>
 
 #include "behind_runtime.h"
 

@@ -57,7 +57,7 @@ check_use_alone(check_context *c, int32_t dev, int which)
         MUST(c, host_alias, c->instance, dev, memory, &pointer);
     if (which == HOST)
         check_host_free(c, check_host_alloc(c, SIZE, true), true);
-    if (which == FUNC && MAY(c, host_func, c->instance, dev, NULL, check_do_nothing, NULL) != OPENREG_OK)
+    if (which == FUNC && MAY(c, host_func, c->instance, dev, NULL, check_sleep_some, NULL) != OPENREG_OK)
         c->table.host_func = NULL; /* E_UNSUPPORTED: host_func.once has any other answer */
     if (which == QUERY)
         MUST(c, stream_query, c->instance, dev, stream, &number);
@@ -104,8 +104,7 @@ use_device(check_context *c, int32_t dev)
     MUST(c, copy, c->instance, dev, stream, other, dev, memory, dev, SIZE);
     if (c->table.stream_query != NULL)
         MUST(c, stream_query, c->instance, dev, stream, &done);
-    MUST(c, copy, c->instance, dev, stream, to, -1, other, dev, SIZE);
-    check_sync(c, dev, stream);
+    check_copy(c, dev, stream, to, -1, other, dev, SIZE);
     check_is_pattern(to, SIZE, (uint64_t)dev + 1, "what came back from a device");
     if (c->table.event_create != NULL)
         use_events(c, dev, stream);
@@ -133,4 +132,25 @@ check_whole_slot_tour(check_context *c)
     check_open(c);
     check_slot_tour(c);
     check_close(c);
+}
+
+void
+check_use_others(void *context)
+{
+    check_context *const c = context;
+    char *const memory = check_alloc(c, 0, 2 * SIZE);
+    openreg_driver_stream const stream = check_stream(c, 0);
+    int32_t done;
+    if (c->table.event_create != NULL) {
+        openreg_driver_event const event = check_event(c, 0, 0);
+        MUST(c, event_record, c->instance, 0, NULL, event);
+        MUST(c, event_sync, c->instance, 0, event);
+        MUST(c, event_destroy, c->instance, 0, event);
+    }
+    if (c->table.stream_query != NULL)
+        MUST(c, stream_query, c->instance, 0, NULL, &done);
+    check_copy(c, 0, NULL, memory, 0, memory + SIZE, 0, SIZE);
+    check_copy(c, 0, stream, memory, 0, memory + SIZE, 0, SIZE);
+    if (stream != NULL)
+        MUST(c, stream_destroy, c->instance, 0, stream);
 }

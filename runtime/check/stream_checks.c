@@ -5,40 +5,7 @@
 
 #include "fixtures.h"
 
-#define SIZE 60001
-
-/* Bytes that reach the host only at the end of slow work: when a call reports that the work is complete, they are
- * checked. */
-typedef struct tail {
-    unsigned char *from, *to;
-    char *memory;
-    uint64_t seed;
-} tail;
-
-static void
-queue_tail(check_context *c, tail *t, int32_t dev, openreg_driver_stream stream, int milliseconds)
-{
-    static uint64_t seed;
-    if (t->from == NULL) {
-        t->from = check_host_alloc(c, SIZE, true);
-        t->to = check_host_alloc(c, SIZE, true);
-    }
-    t->memory = check_alloc(c, dev, SIZE);
-    t->seed = ++seed;
-    check_pattern(t->from, SIZE, t->seed);
-    memset(t->to, 0, SIZE);
-    check_delay(c, dev, stream, milliseconds);
-    MUST(c, copy, c->instance, dev, stream, t->memory, dev, t->from, -1, SIZE);
-    MUST(c, copy, c->instance, dev, stream, t->to, -1, t->memory, dev, SIZE);
-}
-
-static void
-tail_has_ended(const tail *t, const char *what)
-{
-    check_is_pattern(t->to, SIZE, t->seed, what);
-}
-
-/* ----------------------------------------------------------------------------------------------------------- handles */
+#define SIZE CHECK_TAIL
 
 #define MANY 33
 
@@ -55,11 +22,11 @@ handles_are_streams(check_context *c)
         for (int k = 0; k < i; ++k)
             REQUIRE(streams[k] != streams[i], "stream_create() gave one handle for two streams");
     }
-    tail t = {NULL, NULL, NULL, 0};
+    check_tail t = {.from = NULL};
     for (int i = 0; i < MANY; i += 8) {
-        queue_tail(c, &t, c->dev, streams[i], 1);
+        check_tail_queue(c, &t, c->dev, streams[i], 1);
         MUST(c, stream_sync, c->instance, c->dev, streams[i]);
-        tail_has_ended(&t, "a copy on one of many streams");
+        check_is_pattern(t.to, CHECK_TAIL, t.seed, "a copy on one of many streams");
     }
     for (int i = 0; i < MANY; ++i)
         MUST(c, stream_destroy, c->instance, c->dev, streams[i]);
@@ -67,19 +34,18 @@ handles_are_streams(check_context *c)
     MUST(c, device_sync, c->instance, c->dev);
 }
 
-/* ----------------------------------------------------------------------------------------------------- waiting, asking */
-
 static void
 sync_waits(check_context *c)
 {
     const bool is_default = strcmp(c->check->name, "stream.sync_default") == 0;
-    tail t = {NULL, NULL, NULL, 0};
+    check_tail t = {.from = NULL};
     openreg_driver_stream const stream = is_default ? NULL : check_stream(c, c->dev);
     for (int i = 0; i < (is_default ? 1 : 3); ++i) {
-        queue_tail(c, &t, c->dev, stream, 15);
+        check_tail_queue(c, &t, c->dev, stream, 15);
         MUST(c, stream_sync, c->instance, c->dev, stream);
-        tail_has_ended(&t, is_default ? "the last copy of the default stream after stream_sync()"
-                                      : "the last copy of a stream after stream_sync()");
+        check_is_pattern(t.to, CHECK_TAIL, t.seed,
+                         is_default ? "the last copy of the default stream after stream_sync()"
+                                    : "the last copy of a stream after stream_sync()");
     }
 }
 
@@ -89,7 +55,7 @@ static void
 device_sync_waits(check_context *c)
 {
     enum { STREAMS = 64, ATTEMPTS = 6, TAILS = 4 };
-    tail tails[TAILS] = {{.from = NULL}};
+    check_tail tails[TAILS] = {{.from = NULL}};
     openreg_driver_stream streams[STREAMS] = {NULL};
     const int most = c->dev < 2 ? STREAMS : TAILS, attempts = c->dev < 2 ? ATTEMPTS : 1;
     for (int i = 1; i < most; ++i)
@@ -98,11 +64,12 @@ device_sync_waits(check_context *c)
         const int last = most - 1 - k * (most - TAILS) / ATTEMPTS;
         const int used[TAILS] = {0, 1, last / 2 + 1, last};
         for (int i = 0; i < TAILS; ++i)
-            queue_tail(c, &tails[i], c->dev, streams[used[i]], i == 0 ? 5 : 15);
+            check_tail_queue(c, &tails[i], c->dev, streams[used[i]], i == 0 ? 5 : 15);
         MUST(c, device_sync, c->instance, c->dev);
         for (int i = 0; i < TAILS; ++i)
-            tail_has_ended(&tails[i], i == 0 ? "the default stream's last copy after device_sync()"
-                                             : "a stream's last copy after device_sync()");
+            check_is_pattern(tails[i].to, CHECK_TAIL, tails[i].seed,
+                             i == 0 ? "the default stream's last copy after device_sync()"
+                                    : "a stream's last copy after device_sync()");
         for (int i = 0; i < TAILS; ++i) /* which may wait for all of them */
             check_free(c, c->dev, tails[i].memory);
     }
@@ -113,11 +80,11 @@ device_sync_waits(check_context *c)
 static void
 query_sees_the_last_byte(check_context *c)
 {
-    tail t = {NULL, NULL, NULL, 0};
+    check_tail t = {.from = NULL};
     openreg_driver_stream const streams[] = {check_stream(c, c->dev), NULL};
     for (int i = 0; i < 4; ++i) {
         int32_t done = 0;
-        queue_tail(c, &t, c->dev, streams[i % 2], 15);
+        check_tail_queue(c, &t, c->dev, streams[i % 2], 15);
         const double end = check_own_time() + CHECK_PATIENCE;
         while (done == 0) {
             MUST(c, stream_query, c->instance, c->dev, streams[i % 2], &done);
@@ -125,7 +92,8 @@ query_sees_the_last_byte(check_context *c)
             REQUIRE(check_own_time() < end, "stream_query() says 0 %d seconds after a few copies were queued",
                     CHECK_PATIENCE);
         }
-        tail_has_ended(&t, "the last copy of a stream when stream_query() says that all is done");
+        check_is_pattern(t.to, CHECK_TAIL, t.seed,
+                         "the last copy of a stream when stream_query() says that all is done");
     }
 }
 
@@ -167,7 +135,7 @@ streams_are_apart(check_context *c)
 
 /* One piece of work, or none: at once, and behind work that takes a while. */
 static void
-destroyed_stream_ends(check_context *c, const tail *t, int32_t dev)
+destroyed_stream_ends(check_context *c, const check_tail *t, int32_t dev)
 {
     enum { NOTHING, COPY, FUNC, FILL, KINDS };
     static const char *const whats[] = {"memory that no work was for",
@@ -204,16 +172,14 @@ destroyed_stream_ends(check_context *c, const tail *t, int32_t dev)
 static void
 destroyed_stream_ends_its_work(check_context *c)
 {
-    tail t = {NULL, NULL, NULL, 0};
+    check_tail t = {.from = NULL};
     openreg_driver_stream const stream = check_stream(c, c->dev);
-    queue_tail(c, &t, c->dev, stream, 15);
+    check_tail_queue(c, &t, c->dev, stream, 15);
     MUST(c, stream_destroy, c->instance, c->dev, stream);
     MUST(c, device_sync, c->instance, c->dev);
-    tail_has_ended(&t, "the last copy of a stream that was destroyed");
+    check_is_pattern(t.to, CHECK_TAIL, t.seed, "the last copy of a stream that was destroyed");
     destroyed_stream_ends(c, &t, c->dev);
 }
-
-/* --------------------------------------------------------------------------------------------------------------- waits */
 
 /* `writer` is held, and then writes; `reader` reads that after the event. By pinned memory each works on memory of its own
  * device: a copy between two may be late by itself. Without it by device memory: a copy of other host memory may wait. */
@@ -221,7 +187,7 @@ static void
 wait_once(check_context *c, int32_t writer_dev, openreg_driver_stream writer, int32_t reader_dev,
           openreg_driver_stream reader, openreg_driver_event event)
 {
-    const int32_t between_dev = check_has_pinned(c) ? -1 : writer_dev;
+    const int32_t between_dev = c->table.host_alloc != NULL ? -1 : writer_dev;
     char *const memory = check_alloc(c, writer_dev, SIZE), *const own = check_alloc(c, reader_dev, SIZE);
     char *const between = check_alloc_at(c, between_dev, SIZE, true);
     check_write_pattern(c, writer_dev, memory, SIZE, 2);
@@ -315,8 +281,7 @@ streams_pass_messages(check_context *c)
             MUST(c, stream_wait, c->instance, 0, streams[1 - at], events[at]);
             MUST(c, copy, c->instance, 0, streams[1 - at], memory[1 - at], 0, memory[at], 0, BYTES);
         }
-        MUST(c, copy, c->instance, 0, streams[0], seen, -1, memory[0], 0, BYTES);
-        check_sync(c, 0, streams[0]);
+        check_copy(c, 0, streams[0], seen, -1, memory[0], 0, BYTES);
         check_is_pattern(seen, BYTES, i, "bytes that two streams handed to each other sixteen times, by events");
     }
 }

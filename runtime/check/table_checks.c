@@ -2,37 +2,24 @@
 /* table_checks.c: the library, its entry point and the table. */
 #define _GNU_SOURCE
 #include <elf.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "driver/driver_slots.h"
 #include "fixtures.h"
-
-static char *
-read_file(const char *path, size_t *size)
-{
-    FILE *const file = fopen(path, "rbe");
-    long length = -1;
-    char *bytes = NULL;
-    if (file != NULL && fseek(file, 0, SEEK_END) == 0)
-        length = ftell(file);
-    if (length > 0 && fseek(file, 0, SEEK_SET) == 0)
-        bytes = malloc((size_t)length);
-    if (bytes == NULL || fread(bytes, 1, (size_t)length, file) != (size_t)length)
-        check_skip("%s can't be read", path);
-    (void)fclose(file);
-    *size = (size_t)length;
-    return bytes;
-}
 
 /* Weak symbols are left out: C++ makes them of the standard library's templates whatever a driver does. */
 static void
 exports_entry_alone(check_context *c)
 {
     check_skip_if(c->target->path == NULL, "the driver is built in");
-    size_t size;
-    const char *const bytes = read_file(c->target->path, &size);
+    const int file = open(c->target->path, O_RDONLY | O_CLOEXEC);
+    const off_t end = file >= 0 ? lseek(file, 0, SEEK_END) : -1;
+    const size_t size = end > 0 ? (size_t)end : 0;
+    const char *const bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, file, 0); /* none of no bytes */
+    check_skip_if(bytes == MAP_FAILED, "%s can't be read", c->target->path);
     const Elf64_Ehdr *const header = (const void *)bytes;
     REQUIRE(size > sizeof *header && header->e_ident[EI_CLASS] == ELFCLASS64 &&
                 header->e_shoff + (uint64_t)header->e_shnum * sizeof(Elf64_Shdr) <= size,
@@ -103,16 +90,14 @@ names_of_flags(uint64_t flags)
                {OPENREG_CAP_HOST_VISIBLE, "OPENREG_CAP_HOST_VISIBLE"},
                {OPENREG_CAP_FENCED, "OPENREG_CAP_FENCED"}};
     static char text[160];
-    size_t length = 0;
+    text[0] = '\0';
     for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
         if ((flags & all[i].flag) != 0) {
-            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s", length == 0 ? "" : ", ",
-                                       all[i].name);
+            check_append_item(text, sizeof text, all[i].name);
             flags &= ~all[i].flag;
         }
     if (flags != 0)
-        (void)snprintf(text + length, sizeof text - length, "%s0x%llx", length == 0 ? "" : ", ",
-                       (unsigned long long)flags);
+        check_append(text, sizeof text, "%s0x%llx", text[0] == '\0' ? "" : ", ", (unsigned long long)flags);
     return text;
 }
 

@@ -6,7 +6,6 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -17,34 +16,25 @@
 /* The simulated devices are inside libopenreg.so, which does not show their table; this program has a copy of its own. */
 openreg_status openreg_sim_query(const openreg_host *host, const openreg_driver **out);
 
-int
-check_target_find(const char *name, check_target *target, const char **why)
+const char *
+check_target_find(const char *name, check_target *target)
 {
     static char path[PATH_MAX];
+    static openreg_driver_record record = {.struct_size = sizeof record};
     target->name = name;
     target->path = NULL;
     if (strcmp(name, "sim") == 0)
-        return 0;
+        return NULL;
     if (strchr(name, '/') != NULL || access(name, R_OK) == 0) {
-        if (realpath(name, path) == NULL) {
-            *why = "there is no such file";
-            return -1;
-        }
-        target->path = path;
-        return 0;
+        target->path = realpath(name, path);
+        return target->path == NULL ? "there is no such file" : NULL;
     }
-    openreg_driver_record record = {.struct_size = sizeof record};
-    if (openreg_driver_find(name, &record) != OPENREG_OK) {
-        *why = openreg_last_error()->message;
-        return -1;
-    }
-    if (record.path[0] == '\0' || access(record.path, R_OK) != 0) {
-        *why = "this driver is known, but its library is not installed";
-        return -1;
-    }
-    (void)snprintf(path, sizeof path, "%s", record.path);
-    target->path = path;
-    return 0;
+    if (openreg_driver_find(name, &record) != OPENREG_OK)
+        return openreg_last_error()->message;
+    if (record.path[0] == '\0' || access(record.path, R_OK) != 0)
+        return "this driver is known, but its library is not installed";
+    target->path = record.path;
+    return NULL;
 }
 
 static bool

@@ -185,8 +185,7 @@ churn(void *argument)
         }
         if (c->table.event_create == NULL || c->table.stream_wait == NULL)
             check_sync(c, w->dev, stream);
-        MUST(c, copy, c->instance, w->dev, w->stream, w->seen, -1, memory, w->dev, 999);
-        check_sync(c, w->dev, w->stream);
+        check_copy(c, w->dev, w->stream, w->seen, -1, memory, w->dev, 999);
         REQUIRE(memcmp(w->seen, w->model[0], 999) == 0,
                 "of %d threads that made streams, events and memory, one got back other bytes than it had sent",
                 THREADS);
@@ -290,14 +289,6 @@ meet_again(partner *p, double end)
     return !atomic_load(&is_over);
 }
 
-static void
-write_own(partner *p, char *to, const void *from, size_t size)
-{
-    check_context *const c = &p->own.c;
-    MUST(c, copy, c->instance, p->own.dev, p->own.stream, to, p->own.dev, from, -1, size);
-    check_sync(c, p->own.dev, p->own.stream);
-}
-
 /* Memory of few sizes, so that what was freed is given again; one of the blocks that stay is compared. */
 static void
 replace_block(partner *p)
@@ -314,10 +305,9 @@ replace_block(partner *p)
     enter_call(p);
     w->memory[k] = check_alloc(c, w->dev, p->sizes[k]);
     leave_call();
-    write_own(p, w->memory[k], w->staging, p->sizes[k]);
+    check_copy(c, w->dev, w->stream, w->memory[k], w->dev, w->staging, -1, p->sizes[k]);
     meet(p);
-    MUST(c, copy, c->instance, w->dev, w->stream, w->seen, -1, w->memory[seen], w->dev, p->sizes[seen]);
-    check_sync(c, w->dev, w->stream);
+    check_copy(c, w->dev, w->stream, w->seen, -1, w->memory[seen], w->dev, p->sizes[seen]);
     check_is_pattern(w->seen, p->sizes[seen], p->seeds[seen], "memory of one of two threads that allocate at once");
 }
 
@@ -377,7 +367,7 @@ write_neighbours(void *argument)
         const unsigned from = is_first ? 0 : middle, size = is_first ? middle : SHARED - middle;
         char *const to = p->shared + from;
         const unsigned way = round / SHARED % 3;
-        write_own(p, w->memory[0], wanted, SHARED);
+        check_copy(c, w->dev, w->stream, w->memory[0], w->dev, wanted, -1, SHARED);
         enter_call(p);
         if (way == 2 && c->table.fill != NULL)
             MUST(c, fill, c->instance, w->dev, w->stream, to, wanted[from], size);
@@ -389,8 +379,7 @@ write_neighbours(void *argument)
         leave_call();
         meet(p);
         unsigned char seen[SHARED];
-        MUST(c, copy, c->instance, w->dev, w->stream, seen, -1, p->shared, w->dev, SHARED);
-        check_sync(c, w->dev, w->stream);
+        check_copy(c, w->dev, w->stream, seen, -1, p->shared, w->dev, SHARED);
         for (unsigned i = 0; i < SHARED; ++i)
             REQUIRE(seen[i] == wanted[i],
                     "one thread wrote the first %u of %d bytes and another the rest, at once (round %u): byte %u is "
@@ -462,19 +451,6 @@ sync_held(void *argument)
 }
 
 static void
-use_others(void *argument)
-{
-    check_context *const c = argument;
-    char *const memory = check_alloc(c, 0, SIZE);
-    openreg_driver_stream const stream = check_stream(c, 0);
-    MUST(c, copy, c->instance, 0, stream, memory, 0, memory + SIZE / 2, 0, SIZE / 2);
-    MUST(c, stream_sync, c->instance, 0, stream);
-    MUST(c, stream_destroy, c->instance, 0, stream);
-    if (c->table.event_create != NULL)
-        MUST(c, event_destroy, c->instance, 0, check_event(c, 0, 0));
-}
-
-static void
 waiting_blocks_nobody(check_context *c)
 {
     static worker waiting;
@@ -485,7 +461,7 @@ waiting_blocks_nobody(check_context *c)
     check_gate_await_reached(gate);
     check_start_thread(&thread, sync_held, &waiting);
     check_sleep(20);
-    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, use_others, c),
+    REQUIRE(check_returns_within(CHECK_PATIENCE * 1000, check_use_others, c),
             "while one thread was in stream_sync(), slots of another thread did not return");
     check_gate_open(gate);
     (void)pthread_join(thread, NULL);

@@ -15,20 +15,18 @@
 char *
 check_alloc_wide(check_context *c, uint64_t size, uint64_t touched)
 {
-    if (touched != 0 && c->target->seconds < 1)
-        check_skip("it writes to %llu GiB, which may take half a minute: --time 1",
-                   (unsigned long long)(touched >> 30));
+    check_skip_if(touched != 0 && c->target->seconds < 1,
+                  "it writes to %llu GiB, which may take half a minute: --time 1", (unsigned long long)(touched >> 30));
     const uint64_t total = check_total_memory(c, 0), host = check_host_available();
-    if (total != 0 && total < size + (size >> 3))
-        check_skip("device 0 has %llu MiB; this takes %llu", (unsigned long long)(total >> 20),
-                   (unsigned long long)((size + (size >> 3)) >> 20));
-    if (touched != 0 && host < touched + (UINT64_C(3) << 30))
-        check_skip("the host has %llu MiB of memory left; this may take %llu", (unsigned long long)(host >> 20),
-                   (unsigned long long)((touched >> 20) + 3072));
+    check_skip_if(total != 0 && total < size + (size >> 3), "device 0 has %llu MiB; this takes %llu",
+                  (unsigned long long)(total >> 20), (unsigned long long)((size + (size >> 3)) >> 20));
+    check_skip_if(touched != 0 && host < touched + (UINT64_C(3) << 30),
+                  "the host has %llu MiB of memory left; this may take %llu", (unsigned long long)(host >> 20),
+                  (unsigned long long)((touched >> 20) + 3072));
     void *memory = NULL;
     const openreg_status status = MAY(c, mem_alloc, c->instance, 0, BYTES(size), &memory);
-    if (status == OPENREG_E_NOMEM || (status != OPENREG_OK && check_within(c, 0, size) < size))
-        check_skip("device 0 has no %llu MiB in one piece", (unsigned long long)(size >> 20));
+    check_skip_if(status == OPENREG_E_NOMEM || (status != OPENREG_OK && check_within(c, 0, size) < size),
+                  "device 0 has no %llu MiB in one piece", (unsigned long long)(size >> 20));
     check_succeeded("mem_alloc", status);
     return memory;
 }
@@ -37,28 +35,24 @@ check_alloc_wide(check_context *c, uint64_t size, uint64_t touched)
 static void
 offsets_are_wide(check_context *c)
 {
-    static unsigned char low[PART], high[PART], seen[PART];
+    static unsigned char seen[PART];
     const size_t tail = 10001;
     char *const memory = check_alloc_wide(c, FOUR_GIB + 4 * PART, 0);
-    check_pattern(low, PART, 1);
-    check_pattern(high, PART, 2);
-    check_write(c, 0, memory + 64, low, PART);
-    check_write(c, 0, memory + FOUR_GIB + 64, high, PART);
-    check_read(c, 0, seen, memory + 64, PART);
-    check_is_pattern(seen, PART, 1, "bytes at offset 64 of an allocation, after a copy to offset 4 GiB + 64");
-    check_read(c, 0, seen, memory + FOUR_GIB + 64, PART);
-    check_is_pattern(seen, PART, 2, "bytes at offset 4 GiB + 64 of an allocation");
+    check_write_pattern(c, 0, memory + 64, PART, 1);
+    check_write_pattern(c, 0, memory + FOUR_GIB + 64, PART, 2);
+    check_holds_pattern(c, 0, memory + 64, PART, 1,
+                        "bytes at offset 64 of an allocation, after a copy to offset 4 GiB + 64");
+    check_holds_pattern(c, 0, memory + FOUR_GIB + 64, PART, 2, "bytes at offset 4 GiB + 64 of an allocation");
     MUST(c, copy, c->instance, 0, NULL, memory + FOUR_GIB + 2 * PART, 0, memory + FOUR_GIB + 64, 0, tail);
     MUST(c, copy, c->instance, 0, NULL, memory + 2 * PART, 0, memory + 64, 0, tail);
-    check_read(c, 0, seen, memory + FOUR_GIB + 2 * PART, tail);
-    check_is_pattern(seen, tail, 2, "bytes that were copied on the device from one offset above 4 GiB to another");
+    check_holds_pattern(c, 0, memory + FOUR_GIB + 2 * PART, tail, 2,
+                        "bytes that were copied on the device from one offset above 4 GiB to another");
     if (c->table.fill != NULL) {
         MUST(c, fill, c->instance, 0, NULL, memory + FOUR_GIB + 2 * PART, 9, tail);
         check_read(c, 0, seen, memory + FOUR_GIB + 2 * PART, tail);
         check_is_value(seen, tail, 9, "the bytes of a fill at an offset above 4 GiB");
     }
-    check_read(c, 0, seen, memory + 2 * PART, tail);
-    check_is_pattern(seen, tail, 1, "bytes at a low offset, after work on those 4 GiB behind it");
+    check_holds_pattern(c, 0, memory + 2 * PART, tail, 1, "bytes at a low offset, after work on those 4 GiB behind it");
     check_free(c, 0, memory);
 }
 
@@ -73,8 +67,8 @@ map_host(void)
     char *const all = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     check_skip_if(file < 0 || all == MAP_FAILED || ftruncate(file, (off_t)CHUNK) != 0, "no 4 GiB of host addresses");
     for (size_t at = 0; at < size; at += CHUNK)
-        if (mmap(all + at, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
-            check_skip("no 4 GiB of host addresses");
+        check_skip_if(mmap(all + at, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED,
+                      "no 4 GiB of host addresses");
     (void)close(file);
     return (unsigned char *)all;
 }
@@ -117,15 +111,11 @@ sizes_are_wide(check_context *c)
 static void
 device_copies_are_wide(check_context *c)
 {
-    static unsigned char seen[TAIL];
     char *const both = check_alloc_wide(c, 2 * (FOUR_GIB + 2 * PART), 2 * WIDE), *const to = both + FOUR_GIB + 2 * PART;
-    check_pattern(seen, TAIL, 1);
-    check_write(c, 0, both + FOUR_GIB, seen, TAIL);
-    memset(seen, 0xee, TAIL);
-    check_write(c, 0, to + FOUR_GIB, seen, TAIL);
+    check_write_pattern(c, 0, both + FOUR_GIB, TAIL, 1);
+    check_write_pattern(c, 0, to + FOUR_GIB, TAIL, 2);
     MUST(c, copy, c->instance, 0, NULL, to, 0, both, 0, WIDE);
-    check_read(c, 0, seen, to + FOUR_GIB, TAIL);
-    check_is_pattern(seen, TAIL, 1, "the last bytes of a copy of 4 GiB + 4097 bytes on the device");
+    check_holds_pattern(c, 0, to + FOUR_GIB, TAIL, 1, "the last bytes of a copy of 4 GiB + 4097 bytes on the device");
     check_free(c, 0, both);
 }
 
