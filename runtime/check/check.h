@@ -108,8 +108,8 @@ typedef struct check_call {
 typedef struct check_trail {
     int current; /* the place of the call that has begun last, +1; 0: none that has not returned */
     unsigned count;
-    int is_reported;  /* by one of the check's processes */
-    int64_t own_time; /* microseconds, of check_own_time() */
+    int is_reported;             /* by one of the check's processes */
+    int64_t own_time, looked_at; /* microseconds: what counts of the time until the parent has looked last, and then */
     check_call calls[CHECK_CALLS];
 } check_trail;
 

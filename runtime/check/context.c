@@ -11,6 +11,7 @@
 
 #include "driver/driver_slots.h"
 #include "fixtures.h"
+#include "processor.h"
 #include "runner.h"
 
 static int report_file = -1;
@@ -140,7 +141,11 @@ check_status_name(openreg_status status)
 double
 check_own_time(void)
 {
-    return trail == NULL ? check_now() : (double)__atomic_load_n(&trail->own_time, __ATOMIC_RELAXED) * 1e-6;
+    if (trail == NULL)
+        return check_now();
+    const double since = check_now() - (double)__atomic_load_n(&trail->looked_at, __ATOMIC_RELAXED) * 1e-6;
+    return (double)__atomic_load_n(&trail->own_time, __ATOMIC_RELAXED) * 1e-6 +
+           (since < CHECK_LOOK_EACH ? since : CHECK_LOOK_EACH); /* the parent, too, may have no processor */
 }
 
 void

@@ -161,7 +161,7 @@ void check_whole_slot_tour(check_context *c);
 /* ------------------------------------------------------------------------------------------------------------- counts */
 
 double check_now(void); /* seconds, monotonic */
-/* The same for limits, to a quarter of a second: without the time in which the check had no processor. context.c. */
+/* The same for limits: without the time in which the check had no processor. context.c. */
 double check_own_time(void);
 /* Seconds for what takes milliseconds, on a machine that has much else to do. A gate is closed for longer. */
 #define CHECK_PATIENCE 8

@@ -6,6 +6,8 @@
 
 #include <sys/types.h>
 
+#define CHECK_LOOK_EACH 0.5 /* seconds */
+
 typedef struct check_usage {
     double at;   /* seconds, of a clock that the caller has */
     double used; /* seconds on processors until then, of all the processes together */

@@ -88,7 +88,7 @@ start(child *out)
         return -1;
     (void)fflush(NULL);
     out->trail = shared;
-    shared->own_time = (int64_t)(check_now() * 1e6);
+    shared->own_time = shared->looked_at = (int64_t)(check_now() * 1e6);
     out->process = fork();
     if (out->process == 0) {
         (void)close(files[0]);
@@ -103,7 +103,6 @@ start(child *out)
 
 /* A check that goes on calling slots is slow and doesn't hang: it ends after this multiple of the limit. */
 #define LIMITS_IN_ALL 4
-#define LOOK_EACH 0.25 /* seconds */
 
 /* Waits for the child's end, and reads its report, for which a pipe has room. False if no call began or ended for `limit`
  * seconds, without those in which it had no processor; it is gone in both cases. */
@@ -122,9 +121,10 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
             seen = calls;
             end = own + limit;
         }
-        if (check_now() > look.at + LOOK_EACH) {
+        if (check_now() > look.at + CHECK_LOOK_EACH) {
             own += check_counted_time(wanted->process, check_now(), &look);
             __atomic_store_n(&wanted->trail->own_time, (int64_t)(own * 1e6), __ATOMIC_RELAXED);
+            __atomic_store_n(&wanted->trail->looked_at, (int64_t)(look.at * 1e6), __ATOMIC_RELAXED);
         }
         if (own > end || own > last) {
             is_in_time = false;
