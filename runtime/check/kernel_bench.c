@@ -285,7 +285,7 @@ check_bench_names(check_bench *b, const char *text)
 const openreg_kernel *
 check_kernel_at(const openreg_kernels *kernels, uint64_t i)
 {
-    return (const openreg_kernel *)((const char *)kernels->list + i * kernels->kernel_size);
+    return i < kernels->count ? (const void *)((const char *)kernels->list + i * kernels->kernel_size) : NULL;
 }
 
 void

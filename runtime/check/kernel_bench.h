@@ -51,7 +51,7 @@ extern const openreg_dtype check_dtypes[CHECK_DTYPES];
 #define CHECK_INT64 check_dtypes[1]
 bool check_is_float(openreg_dtype dtype);
 
-/* The driver's table, and an entry of it. */
+/* The driver's table, and an entry of it; NULL beyond the last one. */
 const openreg_kernels *check_kernels(check_context *c);
 const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i);
 

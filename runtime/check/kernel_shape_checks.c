@@ -171,11 +171,9 @@ elements_are_right(check_context *c)
 {
     const bool is_special = strcmp(c->check->name, "kernel.special") == 0;
     static check_bench b;
-    const openreg_kernels *const kernels = check_kernels(c);
     check_bench_set_up(&b, c, c->devices - 1);
     b.is_special = is_special;
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        b.kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (b.kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         const check_elementwise *const op = check_elementwise_find(b.kernel->name);
         for (size_t k = 0; op != NULL && k < CHECK_DTYPES + NARROW_DTYPES; ++k) {
             b.dtype = k < CHECK_DTYPES ? check_dtypes[k] : narrow_dtypes[k - CHECK_DTYPES];
@@ -317,9 +315,7 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
 static void
 call_many(number_at number, double tolerance, bool has_elements)
 {
-    const openreg_kernels *const kernels = check_kernels(bench.c);
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        bench.kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (bench.kernel = check_kernel_at(check_kernels(bench.c), i)) != NULL; ++i) {
         const check_elementwise *const op = has_elements ? check_elementwise_find(bench.kernel->name) : NULL;
         const check_reduction *const reduction = has_elements ? NULL : check_reduction_find(bench.kernel->name);
         if (op != NULL && !op->is_boolean && !op->is_whole && strpbrk(op->kinds, "MGOV") == NULL)
@@ -409,13 +405,11 @@ static void
 offsets_are_wide(check_context *c)
 {
     const openreg_dtype dtypes[] = {check_dtypes[0], narrow_dtypes[0], check_dtypes[1]};
-    const openreg_kernels *const kernels = check_kernels(c);
     /* Where there is room, counts of float32 elements too are of more than 31 bits. */
     const int64_t step = check_total_memory(c, 0) < UINT64_C(10) << 30 ? INT64_C(1) << 31 : INT64_C(1) << 32;
     char *const memory = check_alloc_wide(c, 2 * (uint64_t)step + 4096, 0);
     check_bench_set_up(&bench, c, 0);
-    for (uint64_t i = 0; i < 6 * kernels->count; ++i) {
-        bench.kernel = check_kernel_at(kernels, i / 6);
+    for (uint64_t i = 0; (bench.kernel = check_kernel_at(check_kernels(c), i / 6)) != NULL; ++i) {
         bench.dtype = dtypes[i % 3];
         const check_elementwise *const op = check_elementwise_find(bench.kernel->name);
         if (op != NULL && strpbrk(op->kinds, "MGOV") == NULL &&

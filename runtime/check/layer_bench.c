@@ -333,14 +333,13 @@ check_layer_run(check_context *c)
     static const int64_t lengths[] = {1025, 257, 65, 33, 9};
     enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
     static check_layer l;
-    const openreg_kernels *const kernels = check_kernels(c);
+    const openreg_kernel *kernel;
     size_t p = 0;
     while (strcmp(plans[p].check, c->check->name) != 0)
         ++p;
     check_layer_set_up(&l, c, c->devices - 1);
     l.layout = plans[p].is_matrix ? CHECK_ANY : CHECK_MIXED;
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         const check_layer_operator *const op = check_layer_find(kernel->name);
         const check_layer_operator *listed = plans[p].operators;
         while (listed->name != NULL && op != listed)
