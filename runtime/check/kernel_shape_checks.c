@@ -187,7 +187,7 @@ elements_are_right(check_context *c)
         if (op != NULL && !is_special)
             check_bench_require_served(&b);
     }
-    check_bench_skip_untried(b.served + b.refused);
+    check_bench_skip_untried(b.tried);
 }
 
 /* Beyond 65,535 groups of 256, which is what many launches have at most in a dimension, and beyond what float counts to. */
@@ -340,7 +340,7 @@ large_tensors(check_context *c)
     check_free(c, bench.dev, bench.places[0].memory);
     lay_many(0, dtype, LARGE_COUNT, few_number);
     call_many(few_number, 1e-6, false);
-    check_bench_skip_untried(bench.served + bench.refused);
+    check_bench_skip_untried(bench.tried);
 }
 
 /* Half of the last place of the result, and what float32 loses underway. */
@@ -362,7 +362,7 @@ sums_are_exact(check_context *c)
         (void)snprintf(bench.text, sizeof bench.text, "%s of %d elements", types[i].name, SUMMED);
         call_many(small_number, types[i].tolerance, false);
     }
-    check_bench_skip_untried(bench.served + bench.refused);
+    check_bench_skip_untried(bench.tried);
 }
 
 /* Three elements, a little more than `step` bytes from one to the next: in the first argument, or in the result. */
@@ -416,7 +416,7 @@ offsets_are_wide(check_context *c)
             !(check_is_float(bench.dtype) ? op->is_whole : op->is_real))
             call_wide(memory, step, op, i % 2 != 0);
     }
-    check_bench_skip_untried(bench.served + bench.refused);
+    check_bench_skip_untried(bench.tried);
 }
 
 static const check_case cases[] = {

@@ -14,10 +14,7 @@ static const uint64_t sizes[] = {1, 3, 8, 100, 511, 512, 4095, 4097, 65536, 1000
 static void
 addresses_are_aligned(check_context *c)
 {
-    uint64_t alignment = 16; /* of malloc() */
-    const openreg_device_info info = check_info(c, c->dev);
-    if (info.min_alignment != 0)
-        alignment = info.min_alignment;
+    const uint64_t least = check_info(c, c->dev).min_alignment, alignment = least != 0 ? least : 16; /* of malloc() */
     void *held[3 * SIZES];
     for (size_t i = 0; i < 3 * SIZES; ++i) {
         held[i] = check_alloc(c, c->dev, sizes[i % SIZES]);
