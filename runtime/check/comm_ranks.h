@@ -11,7 +11,6 @@
 
 #include "check.h"
 
-#define CHECK_COMM_RANKS 2                 /* of most checks */
 #define CHECK_COMM_MOST 4                  /* ranks of any */
 #define CHECK_COMM_ROOM (1u << 20)         /* bytes of a block */
 #define CHECK_SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */

@@ -222,15 +222,8 @@ lay_many(int place, openreg_dtype dtype, int64_t count, number_at number)
     t->memory = check_alloc(b->c, b->dev, bytes);
     check_write(b->c, b->dev, t->memory, host, bytes);
     check_host_free(b->c, host, false);
+    check_bench_lay(b, place, 1, (const int64_t[]){1}, CONTIGUOUS, dtype); /* all is more than a place has room for */
     t->shape[0] = count;
-    t->strides[0] = 1;
-    t->tensor = (openreg_tensor){.data = t->memory,
-                                 .device_type = OPENREG_TENSOR_DEVICE_TYPE,
-                                 .device_id = b->dev,
-                                 .ndim = 1,
-                                 .dtype = dtype,
-                                 .shape = t->shape,
-                                 .strides = t->strides};
 }
 
 /* Few ones: floats add them exactly, in any order. The last is the greatest. */
@@ -269,7 +262,7 @@ large_elements(const check_elementwise *op)
         const int64_t first = part == PARTS - 1 ? LARGE_COUNT - PART : LARGE_COUNT / PARTS * part;
         check_read(b->c, b->dev, seen, b->places[CHECK_RESULT].memory + (size_t)first * sizeof(float), sizeof seen);
         for (int64_t k = first; k < first + PART; ++k) {
-            double reals[4];
+            double reals[4] = {0};
             for (int n = 0; n < count; ++n)
                 reals[n] = arguments[n].tensor == NULL ? 2 : number_of(k, n);
             const double wanted = check_elementwise_real(op, reals);
@@ -286,8 +279,6 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
     static const int64_t dims[] = {0};
     check_bench *const b = &bench;
     const check_tensor *const from = &b->places[0];
-    check_tensor *const result = &b->places[CHECK_RESULT];
-    const openreg_tensor many = result->tensor;
     openreg_value arguments[CHECK_VALUES] = {{0}};
     double sum = 0, most = 0;
     for (int i = 0; op->kinds[i] != '\0'; ++i)
@@ -300,15 +291,11 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
         most = fmax(most, number(k, 0));
     }
     const double wanted = op->kind == CHECK_SUM ? sum : op->kind == CHECK_MEAN ? sum / (double)from->shape[0] : most;
-    result->tensor.ndim = 0;
-    result->tensor.dtype = from->tensor.dtype;
-    result->used = sizeof(double);
+    check_bench_lay(b, CHECK_RESULT, 0, NULL, CONTIGUOUS, from->tensor.dtype);
     const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), op->names);
-    const double seen = check_number_load(result->host, from->tensor.dtype);
+    const double seen = check_number_load(b->places[CHECK_RESULT].host, from->tensor.dtype);
     REQUIRE(!is_served || fabs(seen - wanted) <= tolerance * wanted, "%s, %s: the result is %.9g, not %.9g",
             b->kernel->name, b->text, seen, wanted);
-    result->tensor = many;
-    result->used = 0;
 }
 
 /* Each kernel that the reference has, by the element and of those reductions. */
@@ -355,8 +342,6 @@ sums_are_exact(check_context *c)
                  {{OPENREG_DTYPE_BFLOAT, 16, 1}, 1.0 / 256 + 1e-4, "bfloat16"},
                  {{OPENREG_DTYPE_FLOAT, 32, 1}, 1e-4, "float32"}};
     check_bench_set_up(&bench, c, c->devices - 1);
-    bench.places[CHECK_RESULT].tensor = (openreg_tensor){
-        .data = bench.places[CHECK_RESULT].memory, .device_type = OPENREG_TENSOR_DEVICE_TYPE, .device_id = bench.dev};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; ++i) {
         lay_many(0, types[i].dtype, SUMMED, small_number);
         (void)snprintf(bench.text, sizeof bench.text, "%s of %d elements", types[i].name, SUMMED);

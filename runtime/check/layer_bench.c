@@ -38,7 +38,7 @@ check_layer_rounded(const check_layer *l, double number)
 openreg_value *
 check_layer_value(check_layer *l, const char *name, int32_t kind)
 {
-    REQUIRE(l->argument_count < CHECK_LAYER_VALUES, "internal: too many arguments");
+    REQUIRE(l->argument_count < CHECK_VALUES, "internal: too many arguments");
     openreg_value *const value = &l->arguments[l->argument_count];
     l->names[l->argument_count++] = name;
     *value = (openreg_value){.kind = kind};
@@ -366,8 +366,8 @@ build_elements(check_layer *l)
     const int32_t ndim = (int32_t)check_layer_between(l, 0, 4);
     const int64_t count = check_bench_shape(&l->b, ndim, 5, shape);
     const bool is_expanded = (l->b.kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
-    const double *values[CHECK_LAYER_VALUES] = {NULL};
-    bool is_one[CHECK_LAYER_VALUES] = {false};
+    const double *values[CHECK_VALUES] = {NULL};
+    bool is_one[CHECK_VALUES] = {false};
     const char *const *const names = check_bench_names(&l->b, op->names);
     for (int i = 0; op->kinds[i] != '\0'; ++i)
         switch (op->kinds[i]) {
