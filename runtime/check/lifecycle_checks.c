@@ -217,7 +217,7 @@ static openreg_device_info *infos[DESCRIBED];
 static uint8_t peers[DESCRIBED * DESCRIBED];
 static const openreg_device_info untouched = {.struct_size = sizeof untouched};
 
-/* `to`: NULL, or the peers. */
+/* `to`: NULL, or the peers. What lies beyond the capacity stays 0xa5. */
 static openreg_status
 describe(check_context *c, int32_t capacity, uint8_t *to, int32_t *count)
 {
