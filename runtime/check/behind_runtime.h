@@ -13,9 +13,9 @@
 #define OK(call) check_runtime_ok(check_end_call((check_begin_call(#call), call)), #call)
 void check_runtime_ok(openreg_status status, const char *call);
 
-/* Selects the driver, alone, with its options. No other variable of OPENREG_* stays set, except OPENREG_LOG_LEVEL. Returns
- * the number of devices; skips the check if there is none. With CHECK_EACH each run of the check calls it. */
-int32_t check_start_runtime(check_context *c);
+/* Selects the driver, alone, with its options. No other variable of OPENREG_* stays set, except OPENREG_LOG_LEVEL. Skips
+ * the check if there is no device. With CHECK_EACH each run of the check calls it. */
+void check_start_runtime(check_context *c);
 openreg_device_properties check_properties(int32_t device);
 /* That many bytes, or a third of the largest allocation where that is less. */
 uint64_t check_third_within(int32_t device, uint64_t bytes);

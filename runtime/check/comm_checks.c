@@ -8,7 +8,7 @@
 #include "comm_ranks.h"
 #include "fixtures.h"
 
-#define RANKS CHECK_COMM_RANKS
+#define RANKS 2 /* of most checks */
 #define ROOM CHECK_COMM_ROOM
 #define SAMPLE 256 /* bytes */
 
@@ -66,20 +66,19 @@ wrong_ranks_are_refused(check_context *c)
 static void
 init_waits_for_all(check_context *c)
 {
-    check_rank_thread threads[RANKS];
     check_rank *const ranks = check_ranks_connect(c, 1);
     unsigned char first[OPENREG_COMM_ID_MAX];
-    memcpy(first, ranks[0].id, ranks[0].id_size);
+    memcpy(first, ranks[0].id, sizeof first);
     check_rank_destroy(&ranks[0]);
     (void)check_ranks_prepare(c, RANKS);
-    REQUIRE(memcmp(first, ranks[0].id, ranks[0].id_size) != 0, "unique_id() gave the same id twice");
+    REQUIRE(memcmp(first, ranks[0].id, sizeof first) != 0, "unique_id() gave the same id twice");
     for (int32_t i = RANKS - 1; i >= 0; --i) {
-        check_rank_start(&threads[i], &ranks[i], check_rank_init);
+        check_rank_start(&ranks[i], check_rank_init);
         check_sleep(i > 0 ? 100 : 0);
         REQUIRE(i == 0 || !atomic_load(&ranks[i].is_done), "init() of rank %d returned before rank 0 called it", i);
     }
     for (int32_t i = 0; i < RANKS; ++i)
-        (void)pthread_join(threads[i].thread, NULL);
+        (void)pthread_join(ranks[i].thread, NULL);
     check_ranks_follow(ranks, (check_plan){.count = 3});
     check_ranks_end(ranks);
 }
@@ -261,20 +260,9 @@ call_simply(check_rank *r)
     check_succeeded("queue", check_plan_call(r, &check_simple_plan, r->send, r->recv));
 }
 
-/* Whether all ranks' functions return, each within that time. */
-static bool
-are_done(const check_rank *ranks, int milliseconds)
-{
-    int32_t done = 0;
-    while (done < ranks[0].size && check_await(&ranks[done].is_done, milliseconds))
-        ++done;
-    return done == ranks[0].size;
-}
-
 static void
 calls_return(check_context *c)
 {
-    check_rank_thread threads[RANKS];
     check_rank *const ranks = check_ranks_connect(c, RANKS);
     check_ranks_follow(ranks, check_simple_plan); /* what a vendor's library does at its first call is done */
     check_gate *const gate = check_gate_close(c, 0, ranks[0].stream);
@@ -285,12 +273,13 @@ calls_return(check_context *c)
              check_plan_size(&ranks[i], &check_simple_plan, i, false));
     }
     for (int32_t i = 0; i < RANKS; ++i)
-        check_rank_start(&threads[i], &ranks[i], call_simply);
-    REQUIRE(are_done(ranks, CHECK_SOON),
-            "while the stream of rank 0 was held, all_reduce() did not return in both ranks");
+        check_rank_start(&ranks[i], call_simply);
+    for (int32_t i = 0; i < RANKS; ++i)
+        REQUIRE(check_await(&ranks[i].is_done, CHECK_SOON),
+                "while the stream of rank 0 was held, all_reduce() did not return in both ranks");
     check_gate_open(gate);
     for (int32_t i = 0; i < RANKS; ++i) {
-        (void)pthread_join(threads[i].thread, NULL);
+        (void)pthread_join(ranks[i].thread, NULL);
         check_sync(c, i, ranks[i].stream);
         check_plan_output(&ranks[i], &check_simple_plan, ranks[i].wanted, NULL);
         const uint64_t size = check_plan_size(&ranks[i], &check_simple_plan, i, true);
@@ -318,18 +307,17 @@ ask_for_error(void *argument)
 static void
 errors_are_told_at_once(check_context *c)
 {
-    check_rank_thread first, second;
     check_rank *const ranks = check_ranks_connect(c, RANKS);
     check_ranks_follow(ranks, check_simple_plan);
     for (int32_t i = 0; i < RANKS; ++i)
         ask_for_error(&ranks[i]);
-    check_rank_start(&first, &ranks[0], call_simply);
+    check_rank_start(&ranks[0], call_simply);
     check_sleep(50);
     REQUIRE(check_returns_within(CHECK_SOON, ask_for_error, &ranks[0]),
             "get_error() did not return while the communicator's work waited for a peer");
-    check_rank_start(&second, &ranks[1], call_simply);
-    (void)pthread_join(first.thread, NULL);
-    (void)pthread_join(second.thread, NULL);
+    check_rank_start(&ranks[1], call_simply);
+    (void)pthread_join(ranks[0].thread, NULL);
+    (void)pthread_join(ranks[1].thread, NULL);
     for (int32_t i = 0; i < RANKS; ++i) {
         check_sync(c, i, ranks[i].stream);
         ask_for_error(&ranks[i]);
@@ -340,18 +328,18 @@ errors_are_told_at_once(check_context *c)
 static void
 abort_ends_waiting(check_context *c)
 {
-    check_rank_thread waiting;
     check_rank *const ranks = check_ranks_connect(c, RANKS);
     check_ranks_follow(ranks, check_simple_plan);
-    check_rank_start(&waiting, &ranks[0], call_alone);
+    check_rank_start(&ranks[0], call_alone);
     check_sleep(100);
     for (int32_t i = 0; i < RANKS; ++i) {
         REQUIRE(check_returns_within(2 * CHECK_SOON, check_rank_abort, &ranks[i]), "abort() did not return");
         REQUIRE(check_sync_returns(c, i, ranks[i].stream, NULL),
                 "after abort() of rank %d its stream did not go on: work on it waits for a peer that never comes", i);
     }
-    REQUIRE(are_done(ranks, CHECK_SOON), "after abort() a call of all_reduce() still waited for its peer");
-    (void)pthread_join(waiting.thread, NULL);
+    REQUIRE(check_await(&ranks[0].is_done, CHECK_SOON),
+            "after abort() a call of all_reduce() still waited for its peer");
+    (void)pthread_join(ranks[0].thread, NULL);
     for (int32_t i = 0; i < RANKS; ++i) {
         check_rank *const r = &ranks[i];
         for (int32_t kind = OPENREG_COLLECTIVE_ALL_REDUCE; kind <= OPENREG_COLLECTIVE_RECV; ++kind)

@@ -18,7 +18,6 @@
 /* What the processes have in common: torch.distributed has a store for it. */
 typedef struct common {
     atomic_int devices, arrived[8];
-    uint32_t id_size[MOST];
     unsigned char ids[MOST][OPENREG_COMM_ID_MAX]; /* one by each rank */
     pid_t processes[MOST];
 } common;
@@ -43,13 +42,12 @@ open_rank(check_context *c, check_rank *r, common *shared, int32_t number, int32
     check_open(c);
     REQUIRE(c->devices >= size, "one process has %d devices, and another %d", c->devices,
             atomic_load(&shared->devices));
-    shared->id_size[number] = check_comm_id(c, number, shared->ids[number]);
+    (void)check_comm_id(c, number, shared->ids[number]);
     meet(shared, 0, size);
     for (int32_t i = 0; i < number; ++i)
-        REQUIRE(shared->id_size[i] != shared->id_size[number] ||
-                    memcmp(shared->ids[i], shared->ids[number], shared->id_size[number]) != 0,
+        REQUIRE(memcmp(shared->ids[i], shared->ids[number], OPENREG_COMM_ID_MAX) != 0,
                 "two processes were given the same id by unique_id()");
-    check_rank_prepare(c, r, number, size, shared->ids[0], shared->id_size[0]);
+    check_rank_prepare(c, r, number, size, shared->ids[0]);
     check_rank_init(r);
 }
 
@@ -105,14 +103,13 @@ static void
 lose_a_peer(check_rank *r, common *shared)
 {
     const pid_t victim = shared->processes[r->size - 1];
-    check_rank_thread calling;
     check_plan_run(r, &check_simple_plan);
     meet(shared, 1, r->size);
     if (getpid() == victim)
         (void)kill(victim, SIGKILL);
     while (kill(victim, 0) == 0)
         check_sleep(1);
-    check_rank_start(&calling, r, call_and_wait);
+    check_rank_start(r, call_and_wait);
     openreg_status status = OPENREG_OK;
     for (const double end = check_now() + 2; status == OPENREG_OK && check_now() < end; check_sleep(5)) {
         const bool is_over = atomic_load(&has_passed);
@@ -127,10 +124,10 @@ lose_a_peer(check_rank *r, common *shared)
     REQUIRE(check_returns_within(2 * CHECK_SOON, check_rank_abort, r),
             "abort() did not return when a rank's process had ended");
     REQUIRE(check_sync_returns(r->c, r->dev, r->stream, NULL), "after abort() the stream did not go on");
-    (void)pthread_join(calling.thread, NULL);
+    (void)pthread_join(r->thread, NULL);
     check_rank_destroy(r);
     static unsigned char id[OPENREG_COMM_ID_MAX];
-    r->id_size = check_comm_id(r->c, r->dev, id); /* the device can have a new one */
+    (void)check_comm_id(r->c, r->dev, id); /* the device can have a new one */
     r->id = id;
     r->number = 0;
     r->size = 1;

@@ -340,28 +340,27 @@ check_comm(check_context *c)
 static void *
 run_rank(void *argument)
 {
-    const check_rank_thread *const started = argument;
-    started->function(started->rank);
-    atomic_store(&started->rank->is_done, true);
+    check_rank *const r = argument;
+    r->function(r);
+    atomic_store(&r->is_done, true);
     return NULL;
 }
 
 void
-check_rank_start(check_rank_thread *t, check_rank *r, check_rank_function *function)
+check_rank_start(check_rank *r, check_rank_function *function)
 {
-    *t = (check_rank_thread){.function = function, .rank = r};
+    r->function = function;
     atomic_store(&r->is_done, false);
-    check_start_thread(&t->thread, run_rank, t);
+    check_start_thread(&r->thread, run_rank, r);
 }
 
 void
 check_in_each_rank(check_rank *ranks, check_rank_function *function)
 {
-    check_rank_thread threads[MOST];
     for (int32_t i = 0; i < ranks[0].size; ++i)
-        check_rank_start(&threads[i], &ranks[i], function);
+        check_rank_start(&ranks[i], function);
     for (int32_t i = 0; i < ranks[0].size; ++i)
-        (void)pthread_join(threads[i].thread, NULL);
+        (void)pthread_join(ranks[i].thread, NULL);
 }
 
 void
@@ -397,13 +396,11 @@ check_comm_id(check_context *c, int32_t dev, unsigned char *id)
 }
 
 void
-check_rank_prepare(check_context *c, check_rank *r, int32_t number, int32_t size, const unsigned char *id,
-                   uint32_t id_size)
+check_rank_prepare(check_context *c, check_rank *r, int32_t number, int32_t size, const unsigned char *id)
 {
     r->c = c;
     r->comm = check_comm(c);
     r->id = id;
-    r->id_size = id_size;
     r->number = r->dev = number;
     r->size = size;
     r->served = 0;
@@ -422,9 +419,9 @@ check_ranks_prepare(check_context *c, int32_t size)
 {
     static check_rank ranks[MOST];
     static unsigned char id[OPENREG_COMM_ID_MAX];
-    const uint32_t id_size = check_comm_id(c, 0, id);
+    (void)check_comm_id(c, 0, id);
     for (int32_t i = 0; i < size; ++i)
-        check_rank_prepare(c, &ranks[i], i, size, id, id_size);
+        check_rank_prepare(c, &ranks[i], i, size, id);
     return ranks;
 }
 

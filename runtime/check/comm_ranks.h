@@ -11,7 +11,6 @@
 
 #include "check.h"
 
-#define CHECK_COMM_RANKS 2                 /* of most checks */
 #define CHECK_COMM_MOST 4                  /* ranks of any */
 #define CHECK_COMM_ROOM (1u << 20)         /* bytes of a block */
 #define CHECK_SOON (CHECK_PATIENCE * 1000) /* milliseconds, for what doesn't wait */
@@ -44,11 +43,12 @@ typedef struct check_plan {
     int shift;   /* elements by which the memory is off the alignment of its allocation */
 } check_plan;
 
-typedef struct check_rank {
+typedef struct check_rank check_rank;
+typedef void check_rank_function(check_rank *r);
+struct check_rank {
     check_context *c;
     const openreg_comm *comm;
-    const unsigned char *id;
-    uint32_t id_size;
+    const unsigned char *id; /* OPENREG_COMM_ID_MAX bytes, with zeros behind the id's own */
     int32_t number, size, dev;
     openreg_driver_comm handle;
     openreg_driver_stream stream;
@@ -56,8 +56,10 @@ typedef struct check_rank {
     unsigned char *staging, *wanted, *seen; /* of the host */
     const check_plan *plan;
     int served; /* plans that the driver didn't refuse */
+    pthread_t thread;
+    check_rank_function *function; /* that runs in the thread */
     atomic_bool is_done;
-} check_rank;
+};
 
 check_comm_kind check_comm_kind_named(const char *name); /* "all_reduce" */
 /* Queues one collective of that rank; of those that reduce, a sum. */
@@ -78,18 +80,10 @@ openreg_status check_plan_call(const check_rank *r, const check_plan *p, const v
 /* From its input to the comparison, with the bytes around the result. What is refused must leave the memory as it was. */
 void check_plan_run(check_rank *r, const check_plan *p);
 
-typedef void check_rank_function(check_rank *r);
-typedef struct check_rank_thread {
-    pthread_t thread;
-    check_rank_function *function;
-    check_rank *rank;
-} check_rank_thread;
-
 /* The table, of a driver that has it. */
 const openreg_comm *check_comm(check_context *c);
 /* A rank of this process without a communicator, on the device of its number. */
-void check_rank_prepare(check_context *c, check_rank *r, int32_t number, int32_t size, const unsigned char *id,
-                        uint32_t id_size);
+void check_rank_prepare(check_context *c, check_rank *r, int32_t number, int32_t size, const unsigned char *id);
 /* A new id, and its size. */
 uint32_t check_comm_id(check_context *c, int32_t dev, unsigned char *id);
 /* All ranks without a communicator. The id is a new one. */
@@ -99,8 +93,8 @@ check_rank *check_ranks_connect(check_context *c, int32_t size);
 void check_rank_init(check_rank *r);
 void check_rank_abort(void *rank);
 void check_rank_destroy(check_rank *r);
-/* Runs a function in a thread of its own; is_done becomes true at its end. */
-void check_rank_start(check_rank_thread *t, check_rank *r, check_rank_function *function);
+/* Runs a function in the rank's thread; is_done becomes true at its end. */
+void check_rank_start(check_rank *r, check_rank_function *function);
 /* For all ranks, each in a thread, and waits: a rank that hangs is for the runner to end. */
 void check_in_each_rank(check_rank *ranks, check_rank_function *function);
 /* One plan in all ranks, by check_plan_run(). */

@@ -95,7 +95,7 @@ static void
 memory_is_refused(check_context *c)
 {
     uint64_t lost = 0;
-    (void)check_start_runtime(c);
+    check_start_runtime(c);
     for (int32_t dev = 0; dev < c->devices; ++dev) /* what a device keeps for itself from its first use on */
         OK(openreg_free(check_allocate_block(dev, SIZE)));
     for (int i = 0; i < 3; ++i) { /* other processes may use the devices, too */
@@ -170,7 +170,7 @@ bits_flip(const place *p)
 static void
 work_fails(check_context *c)
 {
-    (void)check_start_runtime(c);
+    check_start_runtime(c);
     const place p = {c->dev, check_pool_stream(c->dev), check_allocate_block(c->dev, SIZE),
                      check_pinned_block(c->dev, SIZE)};
     a_copy_fails(&p, c->table.stream_create != NULL);
@@ -225,7 +225,7 @@ lose_the_first(check_context *c)
 static void
 devices_are_lost(check_context *c)
 {
-    (void)check_start_runtime(c);
+    check_start_runtime(c);
     check_counts before = {.files = 0};
     for (int i = 0; i < 8; ++i) {
         lose_the_first(c);

@@ -79,12 +79,11 @@ void *
 check_host_alloc(check_context *c, size_t size, bool pinned)
 {
     void *memory = NULL;
-    if (pinned && c->table.host_alloc != NULL) {
+    if (pinned && c->table.host_alloc != NULL)
         MUST(c, host_alloc, c->instance, 0, BYTES(size), &memory);
-        REQUIRE(memory != NULL, "host_alloc() of %zu bytes succeeded and gave no address", size);
-        return memory;
-    }
-    check_skip_if(posix_memalign(&memory, 64, size) != 0, "no host memory of %zu bytes", size);
+    else
+        check_skip_if(posix_memalign(&memory, 64, size) != 0, "no host memory of %zu bytes", size);
+    REQUIRE(memory != NULL, "host_alloc() of %zu bytes succeeded and gave no address", size);
     return memory;
 }
 
@@ -123,21 +122,19 @@ check_copy(check_context *c, int32_t dev, openreg_driver_stream stream, void *to
 void
 check_write(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
-    if (dev < 0) {
+    if (dev < 0)
         memcpy(to, from, size);
-        return;
-    }
-    check_copy(c, dev, NULL, to, dev, from, -1, size);
+    else
+        check_copy(c, dev, NULL, to, dev, from, -1, size);
 }
 
 void
 check_read(check_context *c, int32_t dev, void *to, const void *from, size_t size)
 {
-    if (dev < 0) {
+    if (dev < 0)
         memcpy(to, from, size);
-        return;
-    }
-    check_copy(c, dev, NULL, to, -1, from, dev, size);
+    else
+        check_copy(c, dev, NULL, to, -1, from, dev, size);
 }
 
 /* Contents on their way to or from a device. */

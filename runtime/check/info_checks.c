@@ -43,9 +43,9 @@ fields_are_sound(check_context *c)
     REQUIRE(info.name[0] != '\0', "device %d has an empty name", c->dev);
     REQUIRE(info.multi_processor_count >= 0 && info.capability_major >= 0 && info.capability_minor >= 0,
             "device %d has a negative number of processors or a negative capability", c->dev);
-    const uint64_t unused = info.max_allocation <= check_host_available() / 4 ? check_free_memory(c, c->dev) : 0;
+    const uint64_t host = check_host_available() / 4;
+    const uint64_t unused = info.max_allocation <= host ? check_free_memory(c, c->dev) : 0;
     if (info.max_allocation == 0) {
-        const uint64_t host = check_host_available() / 4;
         all_can_be_allocated(c, c->dev, unused / 2 < host ? unused / 2 : host);
     } else if (unused / 2 >= info.max_allocation) { /* small enough to try */
         char *const memory = check_alloc(c, c->dev, info.max_allocation);

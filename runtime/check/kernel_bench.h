@@ -36,9 +36,8 @@ typedef struct check_bench {
     char text[240];               /* of the call, for messages */
     int64_t longest;              /* of one dimension of the next shape; 0: none */
     bool is_special;              /* kernels may take numbers below the normal ones for 0 */
-    int served, refused;
-    int served_before;   /* of the kernels before this one */
-    char names_text[64]; /* of check_bench_names() */
+    int tried, served;            /* calls; those that this kernel has not refused */
+    char names_text[64];          /* of check_bench_names() */
     const char *names[CHECK_VALUES];
     char *lent[CHECK_LENT]; /* scratch memory of the last call */
     int lent_count;
@@ -51,7 +50,7 @@ extern const openreg_dtype check_dtypes[CHECK_DTYPES];
 #define CHECK_INT64 check_dtypes[1]
 bool check_is_float(openreg_dtype dtype);
 
-/* The driver's table, and an entry of it. */
+/* The driver's table, and an entry of it; NULL beyond the last one. */
 const openreg_kernels *check_kernels(check_context *c);
 const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i);
 
@@ -83,7 +82,7 @@ openreg_status check_bench_queue(check_bench *b, const openreg_value *arguments,
 void check_bench_take_back(check_bench *b);
 /* Compares element i of the result, and takes it out of what is compared with the bytes before. */
 void check_bench_expect(check_bench *b, int64_t i, double wanted, int64_t whole);
-/* Fails where the kernel, since it was set, has refused every call. The next one is counted from here. */
+/* Fails where the kernel, since it was set, has refused every call. The next one is counted anew. */
 void check_bench_require_served(check_bench *b);
 /* Ends the check as skipped where no call was made. */
 void check_bench_skip_untried(int calls);

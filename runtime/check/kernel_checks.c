@@ -80,13 +80,12 @@ call_behind_copy(check_layer *l)
 static void
 call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(check_layer *l), const char *what)
 {
-    const openreg_kernels *const kernels = check_kernels(c);
+    const openreg_kernel *kernel;
     int served = 0, known = 0;
     check_layer_set_up(&layer, c, dev);
     layer.layout = layout;
-    for (uint64_t i = 0; i < kernels->count; ++i)
+    for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i)
         for (int k = 0; k < CHECK_DTYPES * rounds; ++k) {
-            const openreg_kernel *const kernel = check_kernel_at(kernels, i);
             const openreg_dtype dtype = check_dtypes[k % CHECK_DTYPES];
             const check_elementwise *const op = check_elementwise_find(kernel->name);
             if (op == NULL ? !check_layer_is_product(kernel->name)
@@ -143,30 +142,27 @@ all_anew(check_context *c, int i)
     check_layer_take_down(&layer);
     check_close(c);
     check_open(c);
-    const openreg_kernels *const kernels = check_kernels(c);
+    const openreg_kernel *kernel;
     check_layer_set_up(&layer, c, c->devices - 1);
     c->random = 1;
-    for (uint64_t k = 0; k < kernels->count; ++k) {
-        const openreg_kernel *const kernel = check_kernel_at(kernels, k);
+    for (uint64_t k = 0; (kernel = check_kernel_at(check_kernels(c), k)) != NULL; ++k)
         for (int n = 0; n < 3; ++n) /* of types and sizes, of which it serves some */
             if (check_layer_begin(&layer, kernel, check_dtypes[n % 2])) {
                 check_layer_write(&layer);
                 (void)check_layer_repeat(&layer);
                 check_sync(c, layer.b.dev, NULL);
             }
-    }
 }
 
 /* One call each that the kernel serves, again and again. */
 static void
 kernels_leave_nothing(check_context *c)
 {
-    const openreg_kernels *const kernels = check_kernels(c);
+    const openreg_kernel *kernel;
     char what[100];
     int counted = 0;
     check_layer_set_up(&layer, c, c->devices - 1);
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         bool is_served = false;
         for (int k = 0; k < 24 && !is_served; ++k) /* of types and sizes that it takes */
             if (check_layer_begin(&layer, kernel, check_dtypes[k % CHECK_DTYPES])) {
@@ -235,14 +231,13 @@ static void
 streams_call_at_once(check_context *c)
 {
     static check_layer both[2];
-    const openreg_kernels *const kernels = check_kernels(c);
+    const openreg_kernel *kernel;
     int made = 0;
     for (int i = 0; i < 2; ++i) {
         check_layer_set_up(&both[i], c, c->devices - 1);
         both[i].b.stream = check_stream(c, c->devices - 1);
     }
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         for (int round = 0; round < 4; ++round) {
             openreg_status statuses[2];
             if (!check_layer_begin(&both[0], kernel, check_dtypes[0]) ||
@@ -276,11 +271,10 @@ moves_alone(const char *name)
 static void
 unknown_types_are_refused(check_context *c)
 {
-    const openreg_kernels *const kernels = check_kernels(c);
+    const openreg_kernel *kernel;
     int tried = 0;
     check_layer_set_up(&layer, c, c->devices - 1);
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        const openreg_kernel *const kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         for (int round = 0; !moves_alone(kernel->name) && round < 4; ++round) {
             if (!check_layer_begin(&layer, kernel, check_dtypes[round % 2 * 2]))
                 continue;

@@ -208,8 +208,7 @@ check_elementwise_regroup(const check_elementwise *op, double *v)
 double
 check_elementwise_real(const check_elementwise *op, const double *v)
 {
-    const double a = v[0], b = op->kinds[1] != '\0' ? v[1] : 0,
-                 s = op->kinds[1] != '\0' && op->kinds[2] != '\0' ? v[2] : 1;
+    const double a = v[0], b = v[1], s = v[2];
     const bool compared[] = {a == b, a != b, a<b, a <= b, a> b, a >= b}; /* EQ to GE */
     if (op->what >= EQ && op->what <= GE)
         return compared[op->what - EQ];
@@ -278,8 +277,7 @@ check_elementwise_real(const check_elementwise *op, const double *v)
 int64_t
 check_elementwise_whole(const check_elementwise *op, const int64_t *v)
 {
-    const int64_t a = v[0], b = op->kinds[1] != '\0' ? v[1] : 0,
-                  s = op->kinds[1] != '\0' && op->kinds[2] != '\0' ? v[2] : 1;
+    const int64_t a = v[0], b = v[1], s = v[2];
     switch (op->what) {
     case ADD:
         return (int64_t)((uint64_t)a + (uint64_t)s * (uint64_t)b);

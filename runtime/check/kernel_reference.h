@@ -22,11 +22,12 @@ typedef struct check_elementwise {
 
 /* NULL if the reference does not have it. */
 const check_elementwise *check_elementwise_find(const char *name);
+/* The result of four arguments, of which an operator reads those that it has. */
 double check_elementwise_real(const check_elementwise *op, const double *arguments);
+int64_t check_elementwise_whole(const check_elementwise *op, const int64_t *arguments);
 /* The four arguments with which check_elementwise_real() has the product or quotient of the tensors first, as CUDA's kernels
  * of addcmul and addcdiv; any other operator's stay as they are. */
 void check_elementwise_regroup(const check_elementwise *op, double *arguments);
-int64_t check_elementwise_whole(const check_elementwise *op, const int64_t *arguments);
 
 typedef struct check_reduction {
     const char *name, *names; /* of the operator, and of its arguments */

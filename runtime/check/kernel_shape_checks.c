@@ -171,11 +171,9 @@ elements_are_right(check_context *c)
 {
     const bool is_special = strcmp(c->check->name, "kernel.special") == 0;
     static check_bench b;
-    const openreg_kernels *const kernels = check_kernels(c);
     check_bench_set_up(&b, c, c->devices - 1);
     b.is_special = is_special;
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        b.kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (b.kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         const check_elementwise *const op = check_elementwise_find(b.kernel->name);
         for (size_t k = 0; op != NULL && k < CHECK_DTYPES + NARROW_DTYPES; ++k) {
             b.dtype = k < CHECK_DTYPES ? check_dtypes[k] : narrow_dtypes[k - CHECK_DTYPES];
@@ -189,7 +187,7 @@ elements_are_right(check_context *c)
         if (op != NULL && !is_special)
             check_bench_require_served(&b);
     }
-    check_bench_skip_untried(b.served + b.refused);
+    check_bench_skip_untried(b.tried);
 }
 
 /* Beyond 65,535 groups of 256, which is what many launches have at most in a dimension, and beyond what float counts to. */
@@ -224,15 +222,8 @@ lay_many(int place, openreg_dtype dtype, int64_t count, number_at number)
     t->memory = check_alloc(b->c, b->dev, bytes);
     check_write(b->c, b->dev, t->memory, host, bytes);
     check_host_free(b->c, host, false);
+    check_bench_lay(b, place, 1, (const int64_t[]){1}, CONTIGUOUS, dtype); /* all is more than a place has room for */
     t->shape[0] = count;
-    t->strides[0] = 1;
-    t->tensor = (openreg_tensor){.data = t->memory,
-                                 .device_type = OPENREG_TENSOR_DEVICE_TYPE,
-                                 .device_id = b->dev,
-                                 .ndim = 1,
-                                 .dtype = dtype,
-                                 .shape = t->shape,
-                                 .strides = t->strides};
 }
 
 /* Few ones: floats add them exactly, in any order. The last is the greatest. */
@@ -271,7 +262,7 @@ large_elements(const check_elementwise *op)
         const int64_t first = part == PARTS - 1 ? LARGE_COUNT - PART : LARGE_COUNT / PARTS * part;
         check_read(b->c, b->dev, seen, b->places[CHECK_RESULT].memory + (size_t)first * sizeof(float), sizeof seen);
         for (int64_t k = first; k < first + PART; ++k) {
-            double reals[4];
+            double reals[4] = {0};
             for (int n = 0; n < count; ++n)
                 reals[n] = arguments[n].tensor == NULL ? 2 : number_of(k, n);
             const double wanted = check_elementwise_real(op, reals);
@@ -288,8 +279,6 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
     static const int64_t dims[] = {0};
     check_bench *const b = &bench;
     const check_tensor *const from = &b->places[0];
-    check_tensor *const result = &b->places[CHECK_RESULT];
-    const openreg_tensor many = result->tensor;
     openreg_value arguments[CHECK_VALUES] = {{0}};
     double sum = 0, most = 0;
     for (int i = 0; op->kinds[i] != '\0'; ++i)
@@ -302,24 +291,18 @@ reduce_many(const check_reduction *op, number_at number, double tolerance)
         most = fmax(most, number(k, 0));
     }
     const double wanted = op->kind == CHECK_SUM ? sum : op->kind == CHECK_MEAN ? sum / (double)from->shape[0] : most;
-    result->tensor.ndim = 0;
-    result->tensor.dtype = from->tensor.dtype;
-    result->used = sizeof(double);
+    check_bench_lay(b, CHECK_RESULT, 0, NULL, CONTIGUOUS, from->tensor.dtype);
     const bool is_served = check_bench_call(b, arguments, strlen(op->kinds), op->names);
-    const double seen = check_number_load(result->host, from->tensor.dtype);
+    const double seen = check_number_load(b->places[CHECK_RESULT].host, from->tensor.dtype);
     REQUIRE(!is_served || fabs(seen - wanted) <= tolerance * wanted, "%s, %s: the result is %.9g, not %.9g",
             b->kernel->name, b->text, seen, wanted);
-    result->tensor = many;
-    result->used = 0;
 }
 
 /* Each kernel that the reference has, by the element and of those reductions. */
 static void
 call_many(number_at number, double tolerance, bool has_elements)
 {
-    const openreg_kernels *const kernels = check_kernels(bench.c);
-    for (uint64_t i = 0; i < kernels->count; ++i) {
-        bench.kernel = check_kernel_at(kernels, i);
+    for (uint64_t i = 0; (bench.kernel = check_kernel_at(check_kernels(bench.c), i)) != NULL; ++i) {
         const check_elementwise *const op = has_elements ? check_elementwise_find(bench.kernel->name) : NULL;
         const check_reduction *const reduction = has_elements ? NULL : check_reduction_find(bench.kernel->name);
         if (op != NULL && !op->is_boolean && !op->is_whole && strpbrk(op->kinds, "MGOV") == NULL)
@@ -344,7 +327,7 @@ large_tensors(check_context *c)
     check_free(c, bench.dev, bench.places[0].memory);
     lay_many(0, dtype, LARGE_COUNT, few_number);
     call_many(few_number, 1e-6, false);
-    check_bench_skip_untried(bench.served + bench.refused);
+    check_bench_skip_untried(bench.tried);
 }
 
 /* Half of the last place of the result, and what float32 loses underway. */
@@ -359,14 +342,12 @@ sums_are_exact(check_context *c)
                  {{OPENREG_DTYPE_BFLOAT, 16, 1}, 1.0 / 256 + 1e-4, "bfloat16"},
                  {{OPENREG_DTYPE_FLOAT, 32, 1}, 1e-4, "float32"}};
     check_bench_set_up(&bench, c, c->devices - 1);
-    bench.places[CHECK_RESULT].tensor = (openreg_tensor){
-        .data = bench.places[CHECK_RESULT].memory, .device_type = OPENREG_TENSOR_DEVICE_TYPE, .device_id = bench.dev};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; ++i) {
         lay_many(0, types[i].dtype, SUMMED, small_number);
         (void)snprintf(bench.text, sizeof bench.text, "%s of %d elements", types[i].name, SUMMED);
         call_many(small_number, types[i].tolerance, false);
     }
-    check_bench_skip_untried(bench.served + bench.refused);
+    check_bench_skip_untried(bench.tried);
 }
 
 /* Three elements, a little more than `step` bytes from one to the next: in the first argument, or in the result. */
@@ -409,20 +390,18 @@ static void
 offsets_are_wide(check_context *c)
 {
     const openreg_dtype dtypes[] = {check_dtypes[0], narrow_dtypes[0], check_dtypes[1]};
-    const openreg_kernels *const kernels = check_kernels(c);
     /* Where there is room, counts of float32 elements too are of more than 31 bits. */
     const int64_t step = check_total_memory(c, 0) < UINT64_C(10) << 30 ? INT64_C(1) << 31 : INT64_C(1) << 32;
     char *const memory = check_alloc_wide(c, 2 * (uint64_t)step + 4096, 0);
     check_bench_set_up(&bench, c, 0);
-    for (uint64_t i = 0; i < 6 * kernels->count; ++i) {
-        bench.kernel = check_kernel_at(kernels, i / 6);
+    for (uint64_t i = 0; (bench.kernel = check_kernel_at(check_kernels(c), i / 6)) != NULL; ++i) {
         bench.dtype = dtypes[i % 3];
         const check_elementwise *const op = check_elementwise_find(bench.kernel->name);
         if (op != NULL && strpbrk(op->kinds, "MGOV") == NULL &&
             !(check_is_float(bench.dtype) ? op->is_whole : op->is_real))
             call_wide(memory, step, op, i % 2 != 0);
     }
-    check_bench_skip_untried(bench.served + bench.refused);
+    check_bench_skip_untried(bench.tried);
 }
 
 static const check_case cases[] = {

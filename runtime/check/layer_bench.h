@@ -12,20 +12,19 @@
 
 #include "kernel_bench.h"
 
-#define CHECK_LAYER_VALUES CHECK_VALUES
 #define CHECK_LAYER_RESULTS 3
 #define CHECK_LAYER_LIST 4 /* tensors in a list */
 
 typedef struct check_layer {
     check_bench b; /* places: the tensors in the order in which they were added */
     openreg_dtype dtype;
-    openreg_value arguments[CHECK_LAYER_VALUES], results[CHECK_LAYER_RESULTS];
-    const char *names[CHECK_LAYER_VALUES];
+    openreg_value arguments[CHECK_VALUES], results[CHECK_LAYER_RESULTS];
+    const char *names[CHECK_VALUES];
     uint64_t argument_count, result_count;
     int tensors, inputs;          /* all, and those that are arguments */
     double *values[CHECK_PLACES]; /* of arguments */
     double *wanted[CHECK_PLACES]; /* NULL: the call doesn't write it */
-    int64_t integers[CHECK_LAYER_VALUES][CHECK_DIMS];
+    int64_t integers[CHECK_VALUES][CHECK_DIMS];
     const openreg_tensor *list[CHECK_LAYER_LIST];
     enum { CHECK_MIXED, CHECK_CONTIGUOUS, CHECK_STRIDED, CHECK_ANY } layout; /* of all calls; the last: results' too */
     double terms;     /* that a number of the results is the sum of, where they are many */

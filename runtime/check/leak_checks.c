@@ -333,10 +333,8 @@ handles_run_out(check_context *c)
         for (openreg_status status = OPENREG_OK; count < most; ++count) {
             openreg_driver_event event = NULL;
             openreg_driver_stream stream = NULL;
-            if (is_event)
-                status = MAY(c, event_create, c->instance, 0, 0, &event);
-            else
-                status = MAY(c, stream_create, c->instance, 0, 0, 0, &stream);
+            status = is_event ? MAY(c, event_create, c->instance, 0, 0, &event)
+                              : MAY(c, stream_create, c->instance, 0, 0, 0, &stream);
             REQUIRE(status == OPENREG_OK || status == OPENREG_E_NOMEM, "%s() returned %s after %d successes", slot,
                     check_status_name(status), count);
             if (status != OPENREG_OK)

@@ -206,13 +206,37 @@ count_is_constant(check_context *c)
     check_free(c, 0, memory);
 }
 
+#define DESCRIBED 16
+
+/* What describe() fills in, and bytes behind each that it must leave alone. */
+static struct {
+    openreg_device_info info;
+    unsigned char guard[64];
+} all[DESCRIBED];
+static openreg_device_info *infos[DESCRIBED];
+static uint8_t peers[DESCRIBED * DESCRIBED];
+static const openreg_device_info untouched = {.struct_size = sizeof untouched};
+
+/* `to`: NULL, or the peers. What lies beyond the capacity stays 0xa5. */
+static openreg_status
+describe(check_context *c, int32_t capacity, uint8_t *to, int32_t *count)
+{
+    memset(all, 0xa5, sizeof all);
+    for (int i = 0; i < DESCRIBED; ++i) {
+        infos[i] = &all[i].info;
+        if (i < capacity)
+            all[i].info = untouched;
+    }
+    return MAY(c, describe, c->host, c->target->options, c->target->option_count, "", capacity,
+               capacity > 0 ? infos : NULL, to, count);
+}
+
 /* Before open(): describe(), which counts. Skips the check where only open() can tell. */
 static int32_t
-described(check_context *c, int32_t capacity, openreg_device_info **infos, uint8_t *peers)
+described(check_context *c, int32_t capacity, uint8_t *to)
 {
     int32_t count = -7;
-    const openreg_status status = MAY(c, describe, c->host, c->target->options, c->target->option_count, "", capacity,
-                                      infos, peers, &count);
+    const openreg_status status = describe(c, capacity, to, &count);
     check_skip_if(status == OPENREG_E_UNSUPPORTED || status == OPENREG_E_NO_DEVICE, "describe()%s returned %s",
                   capacity == 0 ? " with capacity 0" : "", check_status_name(status));
     check_succeeded("describe", status);
@@ -222,7 +246,7 @@ described(check_context *c, int32_t capacity, openreg_device_info **infos, uint8
 static void
 count_agrees(check_context *c)
 {
-    const int32_t count = described(c, 0, NULL, NULL);
+    const int32_t count = described(c, 0, NULL);
     check_open(c);
     REQUIRE(count == c->devices, "describe() with capacity 0 counted %d devices, device_count() %d", count, c->devices);
 }
@@ -231,7 +255,7 @@ count_agrees(check_context *c)
 static void
 count_leaves_fork_safe(check_context *c)
 {
-    (void)described(c, 0, NULL, NULL);
+    (void)described(c, 0, NULL);
     const pid_t child = fork();
     if (child == 0) {
         check_whole_slot_tour(c);
@@ -241,31 +265,15 @@ count_leaves_fork_safe(check_context *c)
                       "a child made after describe() with capacity 0, which opened the driver,");
 }
 
-#define DESCRIBED 16
-
 static void
 describe_agrees(check_context *c)
 {
-    struct {
-        openreg_device_info info;
-        unsigned char guard[64];
-    } all[DESCRIBED];
-    openreg_device_info *infos[DESCRIBED];
-    uint8_t peers[DESCRIBED * DESCRIBED] = {0};
-    memset(all, 0xa5, sizeof all);
-    for (int i = 0; i < DESCRIBED; ++i) {
-        memset(&all[i].info, 0, sizeof all[i].info);
-        all[i].info.struct_size = sizeof all[i].info;
-        infos[i] = &all[i].info;
-    }
-    const int32_t count = described(c, DESCRIBED, infos, peers);
-    static const openreg_device_info untouched = {.struct_size = sizeof untouched};
+    const int32_t again = described(c, DESCRIBED, NULL), count = described(c, DESCRIBED, peers);
     for (int i = 0; i < DESCRIBED; ++i) {
         check_is_value(all[i].guard, sizeof all[i].guard, 0xa5, "what lies behind an openreg_device_info");
         REQUIRE(i < count || memcmp(&all[i].info, &untouched, sizeof untouched) == 0,
                 "describe() counted %d devices, and filled infos[%d]", count, i);
     }
-    const int32_t again = described(c, DESCRIBED, infos, NULL);
     REQUIRE(again == count, "describe() counted %d devices, and %d where peers is NULL", count, again);
     check_open(c);
     REQUIRE(count == c->devices, "describe() counted %d devices, device_count() %d", count, c->devices);
@@ -289,38 +297,25 @@ describe_agrees(check_context *c)
 static void
 describe_once(check_context *c, int i)
 {
-    openreg_device_info all[DESCRIBED] = {{0}};
-    openreg_device_info *infos[DESCRIBED];
-    uint8_t peers[DESCRIBED * DESCRIBED];
-    for (int k = 0; k < DESCRIBED; ++k) {
-        all[k].struct_size = sizeof all[k];
-        infos[k] = &all[k];
-    }
     int32_t count = -7;
-    (void)MAY(c, describe, c->host, c->target->options, c->target->option_count, "", i % 3 == 0 ? DESCRIBED : 0, infos,
-              peers, &count);
+    (void)describe(c, i % 3 == 0 ? DESCRIBED : 0, peers, &count);
 }
 
 static void
 describe_leaves_nothing(check_context *c)
 {
-    (void)described(c, 0, NULL, NULL);
+    (void)described(c, 0, NULL);
     check_slope(c, 40, 0, describe_once, "describe(), which has no instance that close() could end");
 }
 
 static void
 describe_keeps_to_capacity(check_context *c)
 {
-    openreg_device_info first = {.struct_size = sizeof first}, second;
-    memset(&second, 0xa5, sizeof second);
-    second.struct_size = sizeof second;
-    const openreg_device_info poison = second;
-    openreg_device_info *infos[2] = {&first, &second};
-    uint8_t peers[4] = {9, 9, 9, 9};
-    int32_t count = described(c, 1, infos, peers);
-    REQUIRE(memcmp(&second, &poison, sizeof poison) == 0, "describe() with capacity 1 wrote a second info");
-    REQUIRE(peers[1] == 9 && peers[2] == 9 && peers[3] == 9, "describe() with capacity 1 wrote more than peers[0]");
-    count = -7;
+    int32_t count = -7;
+    memset(peers, 9, sizeof peers);
+    (void)described(c, 1, peers);
+    check_is_value(&all[1], sizeof all[1], 0xa5, "the second info after describe() with capacity 1");
+    check_is_value(peers + 1, sizeof peers - 1, 9, "what lies behind peers[0] after describe() with capacity 1");
     FAILS(c, OPENREG_E_INVALID, describe, c->host, c->target->options, c->target->option_count,
           "openreg-check has no such topology", 1, infos, NULL, &count);
     REQUIRE(count == -7, "describe() failed and wrote its out-parameter");

@@ -8,8 +8,8 @@
 static void
 devices_are_there(check_context *c)
 {
-    const int32_t devices = check_start_runtime(c);
-    for (int32_t i = 0; i < devices; ++i) {
+    check_start_runtime(c);
+    for (int32_t i = 0; i < c->devices; ++i) {
         uint64_t unused = 0, total = 0;
         OK(openreg_set_device(i));
         const openreg_device_properties properties = check_properties(i);
@@ -31,9 +31,9 @@ copies_are_exact(check_context *c)
 {
     static unsigned char host[SIZE + 128], seen[SIZE + 128], expected[SIZE + 128];
     static const size_t sizes[] = {0, 1, 3, 511, 4097, SIZE};
-    const int32_t devices = check_start_runtime(c);
-    for (int32_t from = 0; from < devices; ++from)
-        for (int32_t to = 0; to < devices; ++to)
+    check_start_runtime(c);
+    for (int32_t from = 0; from < c->devices; ++from)
+        for (int32_t to = 0; to < c->devices; ++to)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
                 char *const one = check_allocate_block(from, sizeof host), *const other = check_allocate_block(
                                                                                to, sizeof host);
