@@ -81,13 +81,15 @@ class Progress {
   // A driver without stream_wait() has the host wait, for which fail() must not: the stream is a waiter before it waits.
   void make_wait(c10::DeviceIndex device, openreg_stream stream) {
     {
-      const std::lock_guard<std::mutex> guard(lock_);
-      look();
+      std::unique_lock<std::mutex> guard(lock_);
+      // A failure of the communicator is about to be this call's, too; until it is, nobody may hear of it by this one.
+      while (!look() && communicator->failure() != nullptr) {
+        guard.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        guard.lock();
+      }
       if (error_ != nullptr) {
         std::rethrow_exception(error_);
-      }
-      if (const auto failure = is_over_ ? nullptr : communicator->failure()) {
-        std::rethrow_exception(failure); // which is about to be this one's, too
       }
       const auto waiter = std::make_pair(device, stream);
       if (!is_over_ && std::find(waiters_.begin(), waiters_.end(), waiter) == waiters_.end()) {
