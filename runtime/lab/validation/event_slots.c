@@ -125,7 +125,7 @@ validated_event_sync(openreg_instance v, int32_t dev, openreg_driver_event event
     const record_marks before = mark(entry);
     const openreg_status status = OPENREG_VALIDATED(v, &v->inner, event_sync, dev, event);
     openreg_validation_note_failure(v, dev, status);
-    if (status == OPENREG_OK || status == OPENREG_E_CAPTURE)
+    if (status == OPENREG_OK)
         check_passed(v, slot, OPENREG_RULE_EVENT_WAITS, entry, before);
     openreg_handle_release(v, entry);
     return status;

@@ -72,6 +72,11 @@ class ValidationGraphTest : public ValidationLayerTest {
     };
     // Captured work is the graph's: the driver does none of it.
     table_.stream_sync = [](openreg_instance, int32_t, openreg_driver_stream) { return answer(graphs.sync); };
+    table_.event_sync = [](openreg_instance, int32_t, openreg_driver_event) { return answer(graphs.sync); };
+    table_.event_query = [](openreg_instance, int32_t, openreg_driver_event, int32_t* done) {
+      *done = 0;
+      return openreg_status{OPENREG_OK};
+    };
     table_.fill = [](openreg_instance, int32_t, openreg_driver_stream, void*, uint8_t, uint64_t) {
       return openreg_status{OPENREG_OK};
     };
@@ -225,6 +230,25 @@ TEST_F(ValidationGraphTest, EndThatDoesNotEnd) {
   graphs.end = OPENREG_E_CAPTURE;
   EXPECT_EQ(end(&graph), OPENREG_E_CAPTURE);
   breaks("end", "it returned OPENREG_E_CAPTURE, and the stream is still captured");
+}
+
+// A wait that is refused says nothing of the event: that it isn't complete afterwards breaks no rule.
+TEST_F(ValidationGraphTest, RefusedWaitForAnEvent) {
+  openreg_driver_event event = nullptr;
+  openreg_driver_graph graph = nullptr;
+  int32_t done = -1;
+  ASSERT_EQ(table_.event_create(layer_, 0, 0, &event), OPENREG_OK);
+  begin();
+  ASSERT_EQ(table_.event_record(layer_, 0, streams_[0], event), OPENREG_OK);
+  graphs.sync = OPENREG_E_CAPTURE;
+  graphs.status = OPENREG_CAPTURE_INVALIDATED;
+  EXPECT_EQ(table_.event_sync(layer_, 0, event), OPENREG_E_CAPTURE);
+  graphs.end = OPENREG_E_CAPTURE;
+  graphs.status = OPENREG_CAPTURE_NONE;
+  EXPECT_EQ(end(&graph), OPENREG_E_CAPTURE);
+  EXPECT_EQ(table_.event_query(layer_, 0, event, &done), OPENREG_OK);
+  EXPECT_EQ(table_.event_destroy(layer_, 0, event), OPENREG_OK);
+  EXPECT_EQ(reports().size(), 0u);
 }
 
 // A call that is refused must make the capture invalid; the refusal stays the thread's error.
