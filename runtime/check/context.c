@@ -143,9 +143,10 @@ check_own_time(void)
 {
     if (trail == NULL)
         return check_now();
+    /* The runner writes looked_at first: who reads between its two writes has a clock that is behind, never one ahead. */
+    const double own = (double)__atomic_load_n(&trail->own_time, __ATOMIC_ACQUIRE) * 1e-6;
     const double since = check_now() - (double)__atomic_load_n(&trail->looked_at, __ATOMIC_RELAXED) * 1e-6;
-    return (double)__atomic_load_n(&trail->own_time, __ATOMIC_RELAXED) * 1e-6 +
-           (since < CHECK_LOOK_EACH ? since : CHECK_LOOK_EACH); /* the parent, too, may have no processor */
+    return own + (since < CHECK_LOOK_EACH ? since : CHECK_LOOK_EACH); /* the parent, too, may have no processor */
 }
 
 void

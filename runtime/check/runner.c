@@ -123,8 +123,8 @@ await(const child *wanted, double limit, char *text, size_t room, int *status)
         }
         if (check_now() > look.at + CHECK_LOOK_EACH) {
             own += check_counted_time(wanted->process, check_now(), &look);
-            __atomic_store_n(&wanted->trail->own_time, (int64_t)(own * 1e6), __ATOMIC_RELAXED);
             __atomic_store_n(&wanted->trail->looked_at, (int64_t)(look.at * 1e6), __ATOMIC_RELAXED);
+            __atomic_store_n(&wanted->trail->own_time, (int64_t)(own * 1e6), __ATOMIC_RELEASE);
         }
         if (own > end || own > last) {
             is_in_time = false;

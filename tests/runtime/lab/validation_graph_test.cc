@@ -113,6 +113,14 @@ class ValidationGraphTest : public ValidationLayerTest {
     graphs.status = OPENREG_CAPTURE_NONE;
     return status;
   }
+  // The end of a capture that is invalid.
+  void end_refused() {
+    openreg_driver_graph graph = nullptr;
+    graphs.end = OPENREG_E_CAPTURE;
+    graphs.status = OPENREG_CAPTURE_NONE;
+    EXPECT_EQ(end(&graph), OPENREG_E_CAPTURE);
+    EXPECT_EQ(graph, nullptr);
+  }
   openreg_driver_graph captured() {
     openreg_driver_graph graph = nullptr;
     begin();
@@ -142,7 +150,6 @@ class ValidationGraphTest : public ValidationLayerTest {
 // reaches the driver as it is, as each launch runs it.
 TEST_F(ValidationGraphTest, RightDriver) {
   openreg_driver_event event = nullptr;
-  openreg_driver_graph refused = nullptr;
   int32_t status = -1, fits = -1;
   const auto nothing = [](void*) {};
   ASSERT_EQ(table_.event_create(layer_, 0, 0, &event), OPENREG_OK);
@@ -162,10 +169,7 @@ TEST_F(ValidationGraphTest, RightDriver) {
   graphs.sync = OPENREG_E_CAPTURE;
   graphs.status = OPENREG_CAPTURE_INVALIDATED;
   EXPECT_EQ(table_.stream_sync(layer_, 0, streams_[0]), OPENREG_E_CAPTURE);
-  graphs.end = OPENREG_E_CAPTURE;
-  graphs.status = OPENREG_CAPTURE_NONE;
-  std::thread([&] { EXPECT_EQ(end(&refused), OPENREG_E_CAPTURE); }).join();
-  EXPECT_EQ(refused, nullptr);
+  std::thread([this] { end_refused(); }).join();
   graphs = {};
   openreg_driver_graph_exec exec = instantiated(graph);
   for (const openreg_driver_stream stream : {streams_[0], streams_[1], openreg_driver_stream{nullptr}}) {
@@ -235,7 +239,6 @@ TEST_F(ValidationGraphTest, EndThatDoesNotEnd) {
 // A wait that is refused says nothing of the event: that it isn't complete afterwards breaks no rule.
 TEST_F(ValidationGraphTest, RefusedWaitForAnEvent) {
   openreg_driver_event event = nullptr;
-  openreg_driver_graph graph = nullptr;
   int32_t done = -1;
   ASSERT_EQ(table_.event_create(layer_, 0, 0, &event), OPENREG_OK);
   begin();
@@ -243,9 +246,7 @@ TEST_F(ValidationGraphTest, RefusedWaitForAnEvent) {
   graphs.sync = OPENREG_E_CAPTURE;
   graphs.status = OPENREG_CAPTURE_INVALIDATED;
   EXPECT_EQ(table_.event_sync(layer_, 0, event), OPENREG_E_CAPTURE);
-  graphs.end = OPENREG_E_CAPTURE;
-  graphs.status = OPENREG_CAPTURE_NONE;
-  EXPECT_EQ(end(&graph), OPENREG_E_CAPTURE);
+  end_refused();
   EXPECT_EQ(table_.event_query(layer_, 0, event, &done), OPENREG_OK);
   EXPECT_EQ(table_.event_destroy(layer_, 0, event), OPENREG_OK);
   EXPECT_EQ(reports().size(), 0u);
@@ -253,14 +254,11 @@ TEST_F(ValidationGraphTest, RefusedWaitForAnEvent) {
 
 // A call that is refused must make the capture invalid; the refusal stays the thread's error.
 TEST_F(ValidationGraphTest, RefusalThatInvalidatesNothing) {
-  openreg_driver_graph graph = nullptr;
   begin();
   graphs.sync = OPENREG_E_CAPTURE;
   EXPECT_EQ(table_.stream_sync(layer_, 0, streams_[0]), OPENREG_E_CAPTURE);
   breaks("stream_sync", "it returned OPENREG_E_CAPTURE, and the capture is still active");
-  graphs.end = OPENREG_E_CAPTURE;
-  graphs.status = OPENREG_CAPTURE_NONE;
-  EXPECT_EQ(end(&graph), OPENREG_E_CAPTURE);
+  end_refused();
 }
 
 // status() answers what the calls before mean.
