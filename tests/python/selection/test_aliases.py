@@ -63,16 +63,3 @@ def test_canonicalize_driver(python: Any) -> None:
             assert str(error).endswith("Drivers present are: sim"), error
         """
     )
-
-
-# acceptance 5.57: of a group that is listed one must work, and it is used
-def test_a_listed_group_needs_one_member(python: Any) -> None:
-    python(
-        """
-        assert openreg.default_driver() == "hip"
-        assert list(openreg.drivers()) == ["hip"]
-        assert "cuda" in openreg.driver_errors()
-        """,
-        OPENREG_DRIVERS="gpu",
-        OPENREG_USE_MOCK_GPU="hip",
-    )

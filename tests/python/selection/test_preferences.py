@@ -261,7 +261,6 @@ def test_setting_the_same_again_writes_nothing(python: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ('"foo"', "driver 'foo' set via preferences is not a valid driver. Valid drivers are ('cuda', 'hip', 'sim')"),
         ('"../x.so"', "driver '../x.so' set via preferences is not a valid driver. Valid drivers are ("),
         ("3", "gpu_backend must be a string, but is 3"),
     ],
@@ -277,7 +276,7 @@ def test_a_preference_that_is_no_driver(python: Any, tmp_path: Path, value: str,
         openreg._clear_drivers()
         openreg.gpu_device()
         warned = [line for line in lines if line.startswith("WARNING") and text in line]
-        assert len(warned) == 1 or "foo" in text and len(warned) == 2, lines  # the runtime says it after a reset again
+        assert len(warned) == 1, lines
         """,
         OPENREG_USE_MOCK_GPU="hip",
     )

@@ -68,6 +68,7 @@ TEST_F(MissingDriverTest, NotBuilt) {
   }
   file("dev/kfd");
   EXPECT_TRUE(warns({no_hip_}));
+  EXPECT_TRUE(in_child([&] { return openreg_drivers_open_all() == OPENREG_OK && lines() == std::vector{no_hip_}; }));
   file("dev/nvidia0");
   EXPECT_TRUE(warns({no_cuda_, no_hip_}));
 }

@@ -26,6 +26,7 @@ TEST_F(PreferenceTest, BeatsThePriority) {
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_PREFERENCE);
   EXPECT_STREQ(selection().preference, "hip");
   EXPECT_STREQ(selection().default_driver, "hip");
+  EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "preference"), 0);
   // A table that stands is not touched by another preference.
   prefer("cuda");
   EXPECT_EQ(active(), "hip*1");
@@ -84,6 +85,9 @@ TEST_F(PreferenceTest, NotFunctional) {
   set("OPENREG_USE_MOCK_GPU", "hip");
   prefer("weak");
   for (int i = 0; i < 2; ++i) {
+    int32_t gpu = 0;
+    ASSERT_EQ(openreg_select_gpu(&gpu), OPENREG_OK) << last_message();
+    EXPECT_EQ(gpu, 1);
     ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
     EXPECT_EQ(active(), "hip*1");
   }

@@ -157,7 +157,7 @@ TEST_F(SelectionTest, AWrongNameIsTakenForASimilarOne) {
   }
 }
 
-// acceptance 5.57a: a listed driver that fails makes the whole initialisation fail, every time, with every
+// acceptance 5.55, 5.57a: a listed driver that fails makes the whole initialisation fail, every time, with every
 // place, what else there is, and a way out; drivers opened before it are closed again.
 TEST_F(SelectionTest, ListedDriversAreRequiredAllOrNothing) {
   set("OPENREG_DRIVER_LIBRARIES", "full_toy:" + driver_path("full_toy_driver"));
