@@ -515,29 +515,6 @@ def test_training_with_autocast(gpu: Program) -> None:
     )
 
 
-def test_recurrent_networks(gpu: Program) -> None:
-    gpu(
-        """
-        import copy
-
-        for kind in (torch.nn.LSTM, torch.nn.GRU):
-            torch.manual_seed(1)
-            model = kind(4, 6)
-            x = torch.randn(5, 2, 4)
-            expected = model(x)[0]
-            expected.sum().backward()
-            gradient = model.weight_ih_l0.grad.clone()
-            model.zero_grad()
-            moved = model.to(D)
-            result = moved(x.to(D))[0]
-            result.sum().backward()
-            torch.testing.assert_close(result.cpu(), expected, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(moved.weight_ih_l0.grad.cpu(), gradient, atol=1e-5, rtol=1e-4)
-        assert all_on_gpu(), figures()
-        """
-    )
-
-
 # copies in all directions: layouts, dtypes, broadcasting, lazy bits, pinned and not
 def test_copies_in_all_directions(gpu: Program) -> None:
     gpu(
@@ -612,6 +589,7 @@ def test_recurrent_layers(gpu: Program) -> None:
                 out.square().sum().backward()
                 results[device] = [out.detach().cpu(), *(weight.grad.cpu() for weight in here.parameters())]
             torch.testing.assert_close(results["openreg:1"], results["cpu"])
+        assert all_on_gpu(), figures()
         assert fake.fake_torch_cuda_violations() == 0
         """
     )

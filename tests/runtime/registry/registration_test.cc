@@ -222,6 +222,7 @@ TEST_F(RegistrationTest, WhileTheTableStands) {
   EXPECT_EQ(active(), "sim*2");
   ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
   EXPECT_EQ(active(), "fresh*2");
+  EXPECT_EQ(record_of("fresh").slots, (uint64_t{1} << 30) - 1);
   EXPECT_EQ(record_of("sim").state, OPENREG_DRIVER_STATE_OPEN);  // idle
   EXPECT_FALSE(has_flag("sim", OPENREG_DRIVER_FLAG_ACTIVE));
 }

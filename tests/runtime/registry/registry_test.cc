@@ -16,29 +16,6 @@ namespace {
 
 class RegistryTest : public RuntimeTest {};
 
-// acceptance 5.22, 5.23, 5.24: a registered driver is used by the next initialisation; a name that is open is refused; a
-// new name after initialisation is accepted and not seen until the runtime was shut down.
-TEST_F(RegistryTest, RegistrationTakesEffectAtTheNextInitialisation) {
-  use_full_toy();
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(record_of("full_toy").state, OPENREG_DRIVER_STATE_OPEN);
-  EXPECT_EQ(record_of("full_toy").slots, (uint64_t{1} << 30) - 1);
-
-  EXPECT_EQ(openreg_driver_register_table(toy().table()), OPENREG_E_BUSY);
-  EXPECT_EQ(last_message(), "openreg_driver_register: Driver full_toy already initialized");
-
-  static openreg_driver other = *toy().table();
-  other.name = "late";
-  EXPECT_EQ(openreg_driver_register_table(&other), OPENREG_OK);
-  EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "driver \"late\" registered: takes effect after reset"), 1);
-  EXPECT_EQ(record_of("late").state, OPENREG_DRIVER_STATE_LOADED);
-  EXPECT_EQ(openreg_device_count(), 2);
-  ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
-  set("OPENREG_DRIVERS", "late,full_toy");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_device_count(), 4);
-}
-
 // The last registration of a name wins; the earlier one is shadowed. The same table again adds nothing.
 TEST_F(RegistryTest, LastRegistrationWins) {
   static openreg_driver first = *toy().table();
@@ -155,41 +132,6 @@ TEST_F(RegistryTest, OptionsComeFromTheEnvironment) {
   EXPECT_EQ(toy().option("memory", value, sizeof value), 0);
 }
 
-openreg_status reentered_init = -1;
-openreg_status reentered_device = -1;
-openreg_status reentered_load = -1;
-openreg_status reentered_register = -1;
-int32_t reentered_count = -1;
-int32_t reentered_drivers = -1;
-int32_t reentered_current = -1;
-
-void reenter() {
-  reentered_init = openreg_init();
-  reentered_device = openreg_set_device(0);
-  reentered_load = openreg_driver_load(nullptr, driver_path("toy_driver").c_str());
-  reentered_count = openreg_device_count();
-  reentered_drivers = openreg_driver_count();
-  reentered_current = openreg_current_device();
-  static openreg_driver table = *toy().table();
-  table.name = "from_open";
-  reentered_register = openreg_driver_register_table(&table);
-}
-
-// A driver that calls the runtime inside open() gets an error, not a deadlock; what needs no driver works.
-TEST_F(RegistryTest, ReentryIsAnErrorNotADeadlock) {
-  use_full_toy();
-  toy().on_open(reenter);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(reentered_init, OPENREG_E_BUSY);
-  EXPECT_EQ(reentered_device, OPENREG_E_BUSY);
-  EXPECT_EQ(reentered_load, OPENREG_E_BUSY);
-  EXPECT_EQ(reentered_count, 0);
-  EXPECT_GE(reentered_drivers, 4);
-  EXPECT_EQ(reentered_current, 0);
-  EXPECT_EQ(reentered_register, OPENREG_E_BUSY);
-  EXPECT_EQ(record_of("from_open").state, -1);
-}
-
 std::atomic<bool> in_open{false}, may_open{false};
 void slow_open() {
   in_open = true;
@@ -258,46 +200,6 @@ TEST_F(RegistryTest, ShutdownIsRefusedWhileEventsLive) {
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
   EXPECT_EQ(openreg_is_initialized(), 0);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
-}
-
-TEST_F(RegistryTest, ShutdownIsRefusedWhileMemoryLives) {
-  use_full_toy();
-  void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 100, &memory), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
-  EXPECT_CONTAINS(last_message(), "1 live allocation(s)");
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
-  EXPECT_EQ(toy().live("memory"), 0);
-}
-
-// acceptance 5.20, 5.25: threads register, list, count, initialise and shut down at once (for TSan).
-TEST_F(RegistryTest, EverythingAtOnce) {
-  use_full_toy();
-  static openreg_driver tables[4];
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([i] {
-      static const char* const names[] = {"r0", "r1", "r2", "r3"};
-      tables[i] = *toy().table();
-      tables[i].name = names[i];
-      EXPECT_EQ(openreg_driver_register_table(&tables[i]), OPENREG_OK);
-      for (int k = 0; k < 30; ++k) {
-        if (i == 0) {
-          EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
-        } else if (i == 1) {
-          EXPECT_EQ(openreg_init(), OPENREG_OK);
-        } else if (i == 2) {
-          EXPECT_EQ(openreg_device_count(), 2);
-        } else {
-          EXPECT_NE(openreg_test::record_of("full_toy").state, -1);
-        }
-        (void)openreg_current_device();
-        (void)openreg_is_initialized();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
 }
 
 // The list has a limit, and says so instead of dropping a driver. In a child, because it fills the list.
