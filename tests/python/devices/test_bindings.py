@@ -70,11 +70,12 @@ def test_wrong_arguments_of_every_function(python: Callable[..., object]) -> Non
             return False
 
         known = (TypeError, ValueError, OverflowError, RuntimeError)
+        of_capsules = {"_replace_operator_rules": known}
         for name, function in functions.items():
             assert refused(TypeError, function, *[object()] * 12), name
             assert refused(TypeError, function, no_such_keyword=1), name
             for count in (1, 2, 3):
-                assert refused(known, function, *[object()] * count), (name, count)
+                assert refused(of_capsules.get(name, TypeError), function, *[object()] * count), (name, count)
                 for argument in odd:
                     refused(known, function, *[argument] * count)
         keys = ("table", "library_path", "factory", "options", "priority")

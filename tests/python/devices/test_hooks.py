@@ -3,27 +3,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from checkout_modules import load
 
 
 @pytest.fixture(scope="module")
 def check_hooks() -> ModuleType:
     """tools/check_hooks.py."""
-    path = Path(__file__).resolve().parents[3] / "tools" / "check_hooks.py"
-    spec = importlib.util.spec_from_file_location("check_hooks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_hooks"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("tools/check_hooks.py")
 
 
 def test_every_virtual_function_is_known(check_hooks: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,19 +58,6 @@ def test_importing_again_changes_nothing(python: Any) -> None:
     )
 
 
-# what torch generates for the device type
-def test_generated_methods() -> None:
-    x = torch.ones(2).openreg()
-    assert x.is_openreg
-    assert x.device == torch.device("openreg:0")
-    assert torch.ones(2).openreg("openreg:1").device.index == 1
-    assert next(torch.nn.Linear(2, 2).openreg().parameters()).is_openreg
-    assert x.untyped_storage().is_openreg
-    assert torch.ones(2).untyped_storage().openreg().device.type == "openreg"
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 1), torch.ones(2, 1)])
-    assert packed.openreg().is_openreg
-
-
 # acceptance 4.33, with the entry point of the installed package
 def test_import_torch_is_enough(python: Any) -> None:
     out = python(

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checkout_modules import load
 
 pytestmark = pytest.mark.slow
 
@@ -59,9 +59,6 @@ def test_the_suite_passes_under_another_name(root: Path, tmp_path: Path) -> None
         ("from torch_openreg import openreg", None),
     ],
 )
-def test_translation(root: Path, source: str, translated: str | None) -> None:
-    specification = importlib.util.spec_from_file_location("named_tests", root / "tools" / "named_tests.py")
-    assert specification is not None and specification.loader is not None
-    tool = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(tool)
+def test_translation(source: str, translated: str | None) -> None:
+    tool = load("tools/named_tests.py")
     assert tool.translate(source, "mychip") == (translated or source)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 
 @pytest.mark.filterwarnings("ignore:The argument .device. of Tensor")
@@ -53,11 +53,6 @@ def test_dataloader(method: str) -> None:
         sums.append(there.sum().item())
         assert torch.equal(there.cpu(), batch["x"])
     assert sums == [3.0 * sum(range(k, k + 8)) for k in (0, 8, 16, 24)]
-
-
-def test_dataloader_without_workers() -> None:
-    loader = DataLoader(TensorDataset(torch.arange(6.0)), 3, pin_memory=True)
-    assert [batch[0].is_pinned() for batch in loader] == [True, True]
 
 
 # a pinned block that a copy reads through another library's view is not given to the next tensor before the copy has ended

@@ -117,6 +117,10 @@ def test_methods_named_after_the_device() -> None:
     assert x.openreg().device == torch.device(DEV)
     assert there.openreg(torch.device(DEV)) is there
     assert torch.equal(there.cpu(), x)
+    assert x.openreg("openreg:1").device == torch.device(DEV)
+    assert next(torch.nn.Linear(2, 2).openreg().parameters()).is_openreg
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 1), torch.ones(2, 1)])
+    assert packed.openreg().is_openreg
     assert there.untyped_storage().is_openreg
     assert x.untyped_storage().openreg(1).device == torch.device(DEV)
     with pytest.raises(RuntimeError, match="Invalid device"):

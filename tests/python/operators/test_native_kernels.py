@@ -44,28 +44,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
 
 
-@pytest.fixture
-def kernels(folder: Path, python: Program) -> Program:
-    """Runs code on the driver of three kernels."""
-    library = compile_driver(folder, "kernels_driver.c")
-
+def program_on(name: str, library: Path, python: Program) -> Program:
     def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{library}", "PROGRAM_LIBRARY": str(library)}
+        variables = {"OPENREG_DRIVER_LIBRARIES": f"{name}:{library}", "PROGRAM_LIBRARY": str(library)}
         return python(START + textwrap.dedent(code), **(variables | environment))
 
     return run
+
+
+@pytest.fixture
+def kernels(folder: Path, python: Program) -> Program:
+    """Runs code on the driver of three kernels."""
+    return program_on("kernels", compile_driver(folder, "kernels_driver.c"), python)
 
 
 @pytest.fixture
 def more(folder: Path, python: Program) -> Program:
     """Runs code on the driver whose table has kernels of every kind."""
-    library = compile_driver(folder, "kernels_more_driver.c")
-
-    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"more:{library}", "PROGRAM_LIBRARY": str(library)}
-        return python(START + textwrap.dedent(code), **(variables | environment))
-
-    return run
+    return program_on("more", compile_driver(folder, "kernels_more_driver.c"), python)
 
 
 # the kernels run (the driver itself counts), on device memory, with the CPU's results, strides and types; staging is

@@ -7,7 +7,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -144,18 +143,6 @@ def test_stacks_of_allowed_lines() -> None:
         with torch.openreg.stream(torch.openreg.Stream()):
             a.clone()
     assert found == []
-
-
-# A pair of lines is reported once, however often it runs, and again once the reports are cleared.
-def test_each_pair_once() -> None:
-    for _ in range(2):
-        with torch.openreg.detect_races() as found:
-            for _ in range(3):
-                _race()
-        assert len(found) == 1
-        assert torch.openreg.races() == found
-        torch.openreg.clear_races()
-        assert torch.openreg.races() == []
 
 
 # In mode "raise" the second operator doesn't run, and the error is a RuntimeError with the report as its text.
@@ -484,21 +471,6 @@ def test_training_has_none(side: bool) -> None:
                 torch.openreg.current_stream().wait_stream(stream)
                 x.record_stream(stream)
     assert found == []
-
-
-_BINDINGS: list[tuple[Callable[..., Any], Any]] = [
-    (_C._races_set, "1"),
-    (_C._races_allow, 1),
-    (_C._races_list, 1.0),
-    (_C._races_prepare, 1),
-]
-
-
-# Wrong arguments of the bindings are TypeErrors, and unknown flags an error.
-@pytest.mark.parametrize(("function", "argument"), _BINDINGS, ids=[function.__name__ for function, _ in _BINDINGS])
-def test_wrong_arguments(function: Callable[..., Any], argument: Any) -> None:
-    with pytest.raises(TypeError):
-        function(argument)
 
 
 def test_unknown_flags() -> None:

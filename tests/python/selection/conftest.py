@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import textwrap
@@ -11,20 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled_drivers import compile_driver, compile_toy_driver
 from toys import NO_GPU
 
-ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
 
 DriverLibrary = Callable[..., str]
 PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-def source_of(driver: str) -> Path:
-    """The C file of a driver for tests; that of the smallest one is an example, too."""
-    if driver == "toy_driver":
-        return ROOT / "examples/toy_driver/torch_openreg_toy/driver.c"
-    return ROOT / f"tests/drivers/{driver}.c"
 
 
 @pytest.fixture(scope="session")
@@ -32,18 +26,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> DriverLibrary:
     """Builds a driver by a C compiler alone: library("toy_driver"), library("broken_driver", "X")."""
     folder = tmp_path_factory.mktemp("drivers")
 
+    @functools.cache
     def build(source: str, *definitions: str) -> str:
-        path = folder / f"{'_'.join((source, *definitions)).lower()}.so"
-        if not path.exists():
-            subprocess.run(
-                [
-                    *(os.environ.get("CC", "cc"), "-std=c11", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"),
-                    *(f"-D{definition}" for definition in definitions),
-                    *(f"-I{ROOT / 'runtime/include'}", str(source_of(source)), "-o", str(path)),
-                ],
-                check=True,
-            )
-        return str(path)
+        if source == "toy_driver":
+            return str(compile_toy_driver(folder))
+        return str(compile_driver(folder, f"{source}.c", "-pthread", *(f"-D{name}" for name in definitions)))
 
     return build
 

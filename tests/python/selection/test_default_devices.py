@@ -158,17 +158,6 @@ def test_every_function_reads_gpu(python: Any) -> None:
         OPENREG_USE_MOCK_GPU="cuda",
         OPENREG_MOCK_NUM_GPUS="2",
     )
-    python(
-        """
-        import torch
-        try:
-            torch.openreg.set_device("gpu:0")
-        except torch.openreg.DeviceSelectionError as error:
-            assert "No functional GPU device found!!" in str(error)
-        else:
-            raise AssertionError
-        """
-    )
 
 
 # acceptance 3.10

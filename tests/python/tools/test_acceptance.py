@@ -3,26 +3,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from checkout_modules import load
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
     """tools/acceptance.py as a module."""
-    path = Path(__file__).resolve().parents[3] / "tools" / "acceptance.py"
-    spec = importlib.util.spec_from_file_location("acceptance_tool", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load("tools/acceptance.py")
 
 
 # each row says how it is seen, or which other row shows it

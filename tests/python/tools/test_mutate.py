@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from checkout_modules import load
 
 TOOL = Path(__file__).resolve().parents[3] / "tools" / "mutate.py"
 
@@ -32,13 +32,7 @@ take(openreg_thing *thing, int count)
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutate", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutate"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("tools/mutate.py")
 
 
 # Each kind of defect is found in C, and none in a comment or a text.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,17 +11,12 @@ from types import ModuleType
 
 import pytest
 import torch
+from checkout_modules import load
 
 
 @pytest.fixture
-def demo(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_digits", root / "examples" / "train_digits.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def demo() -> ModuleType:
+    return load("examples/train_digits.py")
 
 
 # one device equals the CPU to within 1e-4, for the same seed
