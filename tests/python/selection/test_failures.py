@@ -83,25 +83,24 @@ def test_what_was_found_and_cant_be_here_is_left_out(python: Any, site: str) -> 
 
 # acceptance 5.72b: any other failure is an error, unless the plugin says fail_quietly=True
 def test_any_other_failure_is_an_error(python: Any, tmp_path: Path, library: Any) -> None:
-    too_old, unfit = library("broken_driver", "BROKEN_OPEN_FAILS"), library("broken_driver", "BROKEN_NO_COPY")
-    for path, reason in ((too_old, "the vendor's library is too old"), (unfit, "lacks the required function copy")):
-        python(
-            f"""
-            from toys import raises
-            for call in (openreg.init, openreg.drivers, openreg.gpu_device):
-                with raises(RuntimeError, "Unable to initialize driver 'boom'", {reason!r}):
-                    call()
-            """,
-            PYTHONPATH=namespace(tmp_path, a=REGISTER.format(name="boom", path=path, more="")),
-        )
-        python(
-            f"""
-            assert openreg.default_driver() == "sim"
-            assert {reason!r} in openreg.driver_errors()["boom"], openreg.driver_errors()
-            assert not [line for line in lines if line.startswith(("WARNING", "ERROR"))], lines
-            """,
-            PYTHONPATH=namespace(tmp_path, a=REGISTER.format(name="boom", path=path, more=", fail_quietly=True")),
-        )
+    path, reason = library("broken_driver", "BROKEN_NO_COPY"), "lacks the required function copy"
+    python(
+        f"""
+        from toys import raises
+        for call in (openreg.init, openreg.drivers, openreg.gpu_device):
+            with raises(RuntimeError, "Unable to initialize driver 'boom'", {reason!r}):
+                call()
+        """,
+        PYTHONPATH=namespace(tmp_path, a=REGISTER.format(name="boom", path=path, more="")),
+    )
+    python(
+        f"""
+        assert openreg.default_driver() == "sim"
+        assert {reason!r} in openreg.driver_errors()["boom"], openreg.driver_errors()
+        assert not [line for line in lines if line.startswith(("WARNING", "ERROR"))], lines
+        """,
+        PYTHONPATH=namespace(tmp_path, a=REGISTER.format(name="boom", path=path, more=", fail_quietly=True")),
+    )
 
 
 # outside of discovery the caller gets the error at once, and nothing is registered
