@@ -139,17 +139,13 @@ static PyObject* make_device_or_hint(PyTypeObject* type, PyObject* arguments, Py
   if (device != NULL || !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
     return device;
   }
-  PyObject *kind, *error, *traceback;
-  PyErr_Fetch(&kind, &error, &traceback);
-  PyErr_NormalizeException(&kind, &error, &traceback);
+  PyObject* error = openreg_take_error();
   PyObject* hint = PyObject_CallFunctionObjArgs(device_hint, error, NULL);
   if (hint == NULL || hint == Py_None) {
-    PyErr_Restore(kind, error, traceback);
+    openreg_restore_error(error);
   } else {
-    PyErr_Format(kind, "%S\n%S", error, hint);
-    Py_DECREF(kind);
+    PyErr_Format((PyObject*)Py_TYPE(error), "%S\n%S", error, hint);
     Py_DECREF(error);
-    Py_XDECREF(traceback);
   }
   Py_XDECREF(hint);
   return NULL;

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 static PyObject* stat_dict(const openreg_stat* stat) {
   PyObject* to = PyDict_New();
@@ -33,61 +34,42 @@ static PyObject* pools_dict(const openreg_stat stats[3]) {
   return to;
 }
 
-// A copy of what the allocator shows. It does so under its lock: no Python there, since a collection could free tensors.
-struct blocks {
-  openreg_block_info* items;
+// Copies of what the allocator shows. It does so under its lock: no Python there, since a collection could free tensors.
+struct copies {
+  void* items;
   size_t count, capacity;
   bool out_of_memory;
 };
 
-struct pools {
-  openreg_memory_pool_info* items;
-  size_t count, capacity;
-  bool out_of_memory;
-};
-
-// `items` with room for one more of `size` bytes, or NULL: out of host memory.
-static void* make_room(void* items, size_t count, size_t* capacity, size_t size) {
-  if (count < *capacity) {
-    return items;
+// Adds a copy of the `size` bytes of an item. Non-zero ends the walk: out of host memory.
+static int collect(struct copies* to, const void* item, size_t size) {
+  if (to->count == to->capacity) {
+    const size_t larger = to->capacity == 0 ? 64 : 2 * to->capacity;
+    void* grown = realloc(to->items, larger * size);
+    if (grown == NULL) {
+      to->out_of_memory = true;
+      return 1;
+    }
+    to->items = grown;
+    to->capacity = larger;
   }
-  const size_t larger = *capacity == 0 ? 64 : 2 * *capacity;
-  void* grown = realloc(items, larger * size);
-  if (grown != NULL) {
-    *capacity = larger;
-  }
-  return grown;
+  memcpy((char*)to->items + to->count++ * size, item, size);
+  return 0;
 }
 
 static int collect_block(void* context, const openreg_block_info* block) {
-  struct blocks* to = context;
-  openreg_block_info* items = make_room(to->items, to->count, &to->capacity, sizeof *items);
-  if (items == NULL) {
-    to->out_of_memory = true;
-    return 1; // ends the walk
-  }
-  to->items = items;
-  to->items[to->count++] = *block;
-  return 0;
+  return collect(context, block, sizeof *block);
 }
 
 static int collect_pool(void* context, const openreg_memory_pool_info* pool) {
-  struct pools* to = context;
-  openreg_memory_pool_info* items = make_room(to->items, to->count, &to->capacity, sizeof *items);
-  if (items == NULL) {
-    to->out_of_memory = true;
-    return 1; // ends the walk
-  }
-  to->items = items;
-  to->items[to->count++] = *pool;
-  return 0;
+  return collect(context, pool, sizeof *pool);
 }
 
 // {(first, second): what is reserved} of the pools in use.
-static PyObject* reserved_dict(const struct pools* pools) {
+static PyObject* reserved_dict(const struct copies* pools) {
+  const openreg_memory_pool_info* pool = pools->items;
   PyObject* to = PyDict_New();
-  for (size_t i = 0; to != NULL && i < pools->count; ++i) {
-    const openreg_memory_pool_info* pool = &pools->items[i];
+  for (size_t i = 0; to != NULL && i < pools->count; ++i, ++pool) {
     if (pool->uses <= 0) {
       continue;
     }
@@ -103,7 +85,7 @@ static PyObject* reserved_dict(const struct pools* pools) {
 }
 
 static PyObject* private_pools_dict(int32_t device) {
-  struct pools pools = {NULL, 0, 0, false};
+  struct copies pools = {NULL, 0, 0, false};
   const openreg_status status = openreg_memory_visit_pools(device, collect_pool, &pools);
   PyObject* to = NULL;
   if (status != OPENREG_OK) {
@@ -181,15 +163,16 @@ static PyObject* segment_dict(int32_t device, const openreg_block_info* blocks, 
   return to;
 }
 
-static PyObject* segments_list(int32_t device, const struct blocks* blocks) {
+static PyObject* segments_list(int32_t device, const struct copies* blocks) {
+  const openreg_block_info* items = blocks->items;
   PyObject* segments = PyList_New(0);
   size_t begin = 0;
   while (segments != NULL && begin < blocks->count) {
     size_t end = begin + 1;
-    while (end < blocks->count && blocks->items[end].segment == blocks->items[begin].segment) {
+    while (end < blocks->count && items[end].segment == items[begin].segment) {
       ++end;
     }
-    if (openreg_list_put(segments, segment_dict(device, &blocks->items[begin], end - begin)) != 0) {
+    if (openreg_list_put(segments, segment_dict(device, &items[begin], end - begin)) != 0) {
       Py_CLEAR(segments);
     }
     begin = end;
@@ -198,7 +181,7 @@ static PyObject* segments_list(int32_t device, const struct blocks* blocks) {
 }
 
 PyObject* openreg_memory_segments(int32_t device) {
-  struct blocks blocks = {NULL, 0, 0, false};
+  struct copies blocks = {NULL, 0, 0, false};
   openreg_status status = OPENREG_OK;
   Py_BEGIN_ALLOW_THREADS
     status = openreg_memory_visit_blocks(device, collect_block, &blocks);
@@ -272,22 +255,19 @@ static PyObject* get_totals(PyObject* self, PyObject* argument) {
       (long long)reserved.peak);
 }
 
+static PyObject* reset_stats(PyObject* argument, const char* function, openreg_status (*reset)(int32_t)) {
+  int32_t device = 0;
+  return openreg_unpack_device(argument, function, &device) != 0 ? NULL : openreg_none_or_raise(reset(device));
+}
+
 static PyObject* reset_peak_stats(PyObject* self, PyObject* argument) {
   (void)self;
-  int32_t device = 0;
-  if (openreg_unpack_device(argument, "resetPeakMemoryStats", &device) != 0) {
-    return NULL;
-  }
-  return openreg_none_or_raise(openreg_memory_reset_peak_stats(device));
+  return reset_stats(argument, "resetPeakMemoryStats", openreg_memory_reset_peak_stats);
 }
 
 static PyObject* reset_accumulated_stats(PyObject* self, PyObject* argument) {
   (void)self;
-  int32_t device = 0;
-  if (openreg_unpack_device(argument, "resetAccumulatedMemoryStats", &device) != 0) {
-    return NULL;
-  }
-  return openreg_none_or_raise(openreg_memory_reset_accumulated_stats(device));
+  return reset_stats(argument, "resetAccumulatedMemoryStats", openreg_memory_reset_accumulated_stats);
 }
 
 static PyObject* empty_cache(PyObject* self, PyObject* unused) {

@@ -208,12 +208,8 @@ class DriverWork final : public c10d::Work {
  public:
   DriverWork(std::shared_ptr<Progress> progress, c10d::OpType operation, const std::vector<at::Tensor>& results)
       : Work(/*rank=*/-1, operation),
-        progress_(std::move(progress)) {
-    StagedOutputs outputs;
-    for (const auto& result : results) {
-      outputs.push_back({result, result, false});
-    }
-    future_ = make_future(tensors_of(outputs));
+        progress_(std::move(progress)),
+        future_(make_future(results)) {
     const CurrentStreams current({{progress_->communicator->device, progress_->communicator->stream}});
     future_->markCompleted(c10::IValue(results)); // its events are behind what is queued
   }
@@ -238,8 +234,7 @@ class DriverWork final : public c10d::Work {
 
   void synchronize() override {
     const auto device = progress_->communicator->device;
-    const openreg_stream current = current_stream(device).id();
-    progress_->make_wait(device, current);
+    progress_->make_wait(device, current_stream(device).id());
   }
 
   bool isCompleted() override {
@@ -275,7 +270,7 @@ class DriverWork final : public c10d::Work {
   }
 
   const std::shared_ptr<Progress> progress_;
-  c10::intrusive_ptr<Future> future_;
+  const c10::intrusive_ptr<Future> future_;
 };
 
 } // namespace
@@ -285,8 +280,7 @@ Communicator::Communicator(c10::DeviceIndex of, openreg_communicator handle) : d
 }
 
 void Communicator::follow_current_stream() {
-  const openreg_stream current = current_stream(device).id();
-  StreamEvent(device, current).make_wait(device, stream);
+  StreamEvent(device, current_stream(device).id()).make_wait(device, stream);
 }
 
 std::pair<openreg_status, std::string> Communicator::background_error() {
@@ -308,15 +302,11 @@ std::exception_ptr Communicator::failure() const {
   return failure_;
 }
 
-void Communicator::rethrow_failure() const {
+void Communicator::queue(const std::vector<openreg_collective>& group) {
+  const std::lock_guard<std::mutex> guard(calling_);
   if (const auto error = failure()) {
     std::rethrow_exception(error);
   }
-}
-
-void Communicator::queue(const std::vector<openreg_collective>& group) {
-  const std::lock_guard<std::mutex> guard(calling_);
-  rethrow_failure();
   OPENREG_CHECK(openreg_communicator_queue(handle_, stream, group.data(), group.size()));
 }
 

@@ -41,8 +41,6 @@ class Communicator {
   void destroy(); // after what is queued
 
  private:
-  void rethrow_failure() const;
-
   const openreg_communicator handle_;
   std::mutex calling_; // held in a call that queues; before the next
   std::mutex ending_;  // held in get_error(), abort() and destroy() of the driver; of the next member

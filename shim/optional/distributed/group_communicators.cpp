@@ -47,6 +47,7 @@ std::shared_ptr<Communicator> GroupCommunicators::get_or_create(
   std::string key;
   {
     const std::lock_guard<std::mutex> guard(lock_);
+    check_in_use(); // the group may have ended while this thread waited for the one that makes it
     if (rendezvous->made != nullptr) {
       return rendezvous->made;
     }

@@ -10,6 +10,8 @@ import datetime
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,6 +256,29 @@ def aborted_group(rank: int, device: torch.device) -> None:
     x.fill_(1.0)
     dist.all_reduce(x)
     assert x.cpu().eq(2).all()
+
+
+@check
+def aborted_group_at_its_first_call(rank: int, device: torch.device) -> None:
+    """A thread that waits for another to make the group's communicator makes none once the group is aborted."""
+    group = give_up_after(dist.new_group([0, 1]), 3)
+    if rank == 0:
+        x, errors = torch.ones(3, device=device), []
+
+        def first_call() -> None:
+            with pytest.raises(dist.DistBackendError) as error:
+                dist.all_reduce(x, group=group)
+            errors.append(str(error.value))
+
+        threads = [threading.Thread(target=first_call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)  # both are in the call
+        group._get_backend(device).abort()
+        for thread in threads:
+            thread.join()
+        assert sum("aborted" in error for error in errors) == 1, errors
+    dist.barrier()
 
 
 @check
