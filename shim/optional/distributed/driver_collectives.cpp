@@ -6,7 +6,6 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "shim/optional/distributed/collective_arguments.h"
 #include "shim/optional/distributed/collective_results.h"
 #include "shim/optional/distributed/driver_work.h"
+#include "shim/optional/distributed/gloo_limits.h"
 #include "shim/optional/distributed/staged_work.h"
 #include "shim/optional/distributed/switch_variable.h"
 #include "shim/optional/distributed/work_over_host.h"
@@ -418,8 +418,8 @@ c10::intrusive_ptr<Work> DriverBackend::alltoall_base(
   const auto from = call.input(input);
   const auto to = call.output(output);
   TORCH_CHECK(from.scalar_type() == to.scalar_type(), "all_to_all_single: both tensors must have one type");
-  c10d::checkSplitSizes(input_sizes, from, getSize());
-  c10d::checkSplitSizes(output_sizes, to, getSize());
+  require_parts(from, input_sizes, getSize());
+  require_parts(to, output_sizes, getSize());
   const auto parts_of = [this](const at::Tensor& tensor, const std::vector<int64_t>& sizes) {
     const auto row = tensor.size(0) == 0 ? 0 : bytes_of(tensor) / static_cast<uint64_t>(tensor.size(0));
     std::vector<uint64_t> bytes(static_cast<size_t>(getSize()), bytes_of(tensor) / static_cast<uint64_t>(getSize()));
@@ -473,6 +473,7 @@ c10::intrusive_ptr<Work> DriverBackend::send(Tensors& tensors, int rank, int tag
   if (!is_ours(tensors.at(0))) {
     return StagedBackend::send(tensors, rank, tag);
   }
+  require_peer(tensors, rank, getRank(), getSize());
   Call call(OpType::SEND, c10d::kUnsetTimeout, rank);
   const auto from = call.input(tensors[0]);
   call.parts.push_back(moved(OPENREG_COLLECTIVE_SEND, from, {}, bytes_of(from), rank));
@@ -483,6 +484,7 @@ c10::intrusive_ptr<Work> DriverBackend::recv(Tensors& tensors, int rank, int tag
   if (!is_ours(tensors.at(0))) {
     return StagedBackend::recv(tensors, rank, tag);
   }
+  require_peer(tensors, rank, getRank(), getSize());
   Call call(OpType::RECV, c10d::kUnsetTimeout, rank);
   const auto to = call.output(tensors[0]);
   call.parts.push_back(moved(OPENREG_COLLECTIVE_RECV, {}, to, bytes_of(to), rank));

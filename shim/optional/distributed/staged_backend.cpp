@@ -586,9 +586,10 @@ c10::intrusive_ptr<Work> StagedBackend::endCoalescing() {
 }
 
 void StagedBackend::start_block() {
+  std::vector<c10::intrusive_ptr<Work>> left; // of a block that an exception has left open: they end without the lock
   const std::lock_guard<std::mutex> guard(block_lock_);
   is_in_block_ = true;
-  block_.clear();
+  left.swap(block_);
 }
 
 c10::intrusive_ptr<Work> StagedBackend::end_block() {

@@ -283,14 +283,19 @@ def aborted_group_at_its_first_call(rank: int, device: torch.device) -> None:
 
 @check
 def wrong_sizes(rank: int, device: torch.device) -> None:
-    """Tensors that don't fit are errors before anything is queued, as the library would write beyond their ends."""
+    """Tensors that don't fit are errors before anything is queued, as the library would write beyond their ends; so are peers."""
     x, y = torch.ones(3, device=device), torch.ones(4, device=device)
     with pytest.raises(RuntimeError):
         dist.all_to_all_single(y, y, [2, 2], [1, 3])
+    with pytest.raises(RuntimeError, match="must not be negative"):
+        dist.all_to_all_single(y, y, [-1, 5], [-1, 5])
     with pytest.raises(RuntimeError):
         dist.reduce_scatter(x, [x, y])
     with pytest.raises(RuntimeError):
         dist.all_to_all([x, x], [y, y])
+    for call in (dist.send, dist.recv):
+        with pytest.raises(RuntimeError, match="to or receive from rank 2 of its group"):
+            call(x, 2)
     dist.all_reduce(x)
     assert x.cpu().eq(2).all()
 
