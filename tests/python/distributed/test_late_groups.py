@@ -50,9 +50,9 @@ def sockets() -> int:
 def many_unused_groups(rank: int, device: torch.device) -> None:
     kept = [dist.new_group(list(range(WORLD)), backend="openreg_gloo")]  # the first one starts the thread that listens
     dist.barrier()  # and each rank's connections to rank 0's store
-    before = threads(), sockets()
+    before = len(threads()), sockets()  # one that has just begun may lack its name yet
     kept += [dist.new_group(list(range(WORLD)), backend="openreg_gloo") for _ in range(100)]
-    counted = threads(), sockets()
+    counted = len(threads()), sockets()
     dist.barrier()  # a rank that uses one has the others connect it
     x = torch.ones(2, device=device)
     dist.all_reduce(x, group=kept[50])
