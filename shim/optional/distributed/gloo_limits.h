@@ -41,7 +41,8 @@ void require_one_type(const at::Tensor& first, const std::vector<at::Tensor>& ot
 void require_own(int64_t given, int64_t kept, const char* what, const char* where);
 
 // Throw c10::Error for a peer that is not another rank of the group, and for parts of a tensor (one size a rank; none: equal
-// parts) that don't add up to it. Tensors that are not openreg's are not checked: gloo refuses those itself.
+// parts) that are negative or don't add up to it; a driver's own collectives are checked so, too. Tensors that are not
+// openreg's are not checked: gloo refuses those itself.
 void require_peer(const std::vector<at::Tensor>& tensors, int peer, int own, int size);
 void require_parts(const at::Tensor& tensor, const std::vector<int64_t>& parts, int size);
 

@@ -43,6 +43,21 @@ def test_a_wrong_type_is_a_type_error(name: str, text: str, argument: object) ->
     assert _C._get_device() == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("_faults_begin", 5),
+        ("_faults_end", 5),
+        ("_faults_hits", 5),
+        ("_flight_recorder_start", "5"),
+        ("_flight_recorder_write", 5),
+    ],
+)
+def test_the_laboratory_names_the_function(name: str, argument: object) -> None:
+    with pytest.raises(TypeError, match=f"invalid argument to {name}"):
+        getattr(_C, name)(argument)
+
+
 @pytest.mark.parametrize(("name", "text"), WITH_INDEX)
 @pytest.mark.parametrize("index", [2, -2, 127, 128, 255, 256, 2**40, -(2**70)])
 def test_an_index_out_of_range_is_an_error(name: str, text: str, index: int) -> None:

@@ -283,7 +283,7 @@ def aborted_group_at_its_first_call(rank: int, device: torch.device) -> None:
 
 @check
 def wrong_sizes(rank: int, device: torch.device) -> None:
-    """Tensors that don't fit are errors before anything is queued, as the library would write beyond their ends; so are peers."""
+    """Tensors that don't fit are errors before anything is queued, as the library would write beyond their ends; ranks, too."""
     x, y = torch.ones(3, device=device), torch.ones(4, device=device)
     with pytest.raises(RuntimeError):
         dist.all_to_all_single(y, y, [2, 2], [1, 3])
