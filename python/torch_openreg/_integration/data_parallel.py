@@ -31,10 +31,18 @@ def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tenso
     return [tensor.to(_device(index), non_blocking=True) for index in devices]
 
 
+def _check_devices(what: str, tensors: Sequence[torch.Tensor]) -> None:
+    for i, tensor in enumerate(tensors):
+        if tensor.device.type != device_name():
+            raise RuntimeError(
+                f"Expected all {what} tensors to be {device_name()} tensors, but {what} tensor at index {i} has "
+                f"device '{tensor.device}'"
+            )
+
+
 def _broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    _check_devices("output", out)
     for i, each in enumerate(out):
-        if each.device.type == "cpu":
-            raise RuntimeError(f"Expected all output tensors to be on a device, but output tensor at index {i} is not")
         if each.shape != tensor.shape:
             raise RuntimeError(
                 f"Expected all output tensors to have the shape {tuple(tensor.shape)}, but output tensor at index {i} "
@@ -76,7 +84,7 @@ def _scatter(
     moved = []
     for i, chunk in enumerate(_chunks(tensor, len(devices), chunk_sizes, dim)):
         with streams[i] if streams is not None and streams[i] is not None else contextlib.nullcontext():
-            moved.append(chunk.contiguous().to(_device(devices[i]), non_blocking=True))
+            moved.append(chunk.to(_device(devices[i]), non_blocking=True))
     return moved
 
 
@@ -85,33 +93,65 @@ def _scatter_out(
 ) -> list[torch.Tensor]:
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
+    _check_devices("output", out)
+    for i, each in enumerate(out):
+        if each.shape != _with_size(tensor, dim, each.size(dim) if each.dim() == tensor.dim() else -1):
+            raise RuntimeError(
+                f"Output tensor at index {i} has incorrect shape: {tuple(each.shape)}. Expected that of the source, "
+                f"{tuple(tensor.shape)}, except for scatter dim {dim}"
+            )
+    total = sum(each.size(dim) for each in out)
+    if total != tensor.size(dim):
+        raise RuntimeError(
+            f"Total size for output tensors along scatter dim {dim} does not match input. Expected {tensor.size(dim)}, "
+            f"but got total {total}"
+        )
     for i, chunk in enumerate(tensor.split([each.size(dim) for each in out], dim)):
         with streams[i] if streams is not None and streams[i] is not None else contextlib.nullcontext():
             out[i].copy_(chunk, non_blocking=True)
     return list(out)
 
 
-def _with_a_dimension(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors without one become vectors, as on CUDA."""
+def _with_size(tensor: torch.Tensor, dim: int, size: int) -> torch.Size:
+    """The tensor's shape with another size of one dimension."""
+    shape = list(tensor.shape)
+    shape[dim] = size
+    return torch.Size(shape)
+
+
+def _gathered(tensors: Sequence[torch.Tensor], dim: int) -> list[torch.Tensor]:
+    """The tensors where they go together; those without a dimension become vectors, as on CUDA."""
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")
-    return [tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in tensors]
+    _check_devices("input", tensors)
+    parts = [tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in tensors]
+    for i, part in enumerate(parts):
+        if part.dim() != parts[0].dim():
+            raise RuntimeError(
+                f"Expected all input tensors to have the same number of dimensions, but tensor at index {i} has "
+                f"{part.dim()} dimensions (expected {parts[0].dim()})"
+            )
+        expected = _with_size(parts[0], dim, part.size(dim))
+        if part.shape != expected:
+            raise RuntimeError(
+                f"Input tensor at index {i} has invalid shape {tuple(part.shape)}, but expected {tuple(expected)}"
+            )
+    return parts
 
 
 def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None) -> torch.Tensor:
     target = _device(destination)
     # Not beside the host where it is the CPU: the next operator reads there.
     is_async = target.type != "cpu"
-    return torch.cat([tensor.to(target, non_blocking=is_async) for tensor in _with_a_dimension(tensors)], dim)
+    return torch.cat([tensor.to(target, non_blocking=is_async) for tensor in _gathered(tensors, dim)], dim)
 
 
 def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-    moved = _with_a_dimension(tensors)
-    total = list(moved[0].shape)
-    total[dim] = sum(tensor.size(dim) for tensor in moved)
-    if list(out.shape) != total:
-        raise RuntimeError(f"Expected out tensor to have the shape {tuple(total)}, but got {tuple(out.shape)}")
-    for part, tensor in zip(out.split([tensor.size(dim) for tensor in moved], dim), moved, strict=True):
+    parts = _gathered(tensors, dim)
+    expected = _with_size(parts[0], dim, sum(part.size(dim) for part in parts))
+    if out.shape != expected:
+        raise RuntimeError(f"Expected out tensor to have the shape {tuple(expected)}, but got {tuple(out.shape)}")
+    for part, tensor in zip(out.split([each.size(dim) for each in parts], dim), parts, strict=True):
         part.copy_(tensor)
     return out
 

@@ -198,7 +198,7 @@ def _redirect_tensors() -> None:
             if id(getattr(owner, name)) in makers or name.endswith("_like"):
                 _replace_by(functools.partial(Factory, owner.__name__), owner, name)
     _replace_by(functools.partial(Factory, "torch"), torch, "asarray", "from_file", "frombuffer")
-    _replace_by(_translating, torch, "set_default_device", "get_device_module")
+    _replace_by(_translating, torch, "set_default_device")
     _replace_by(_translating, torch.Tensor, *_TENSOR_METHODS)
 
     def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **keywords: Any) -> torch.Tensor:
@@ -280,6 +280,15 @@ def _redirect_cuda() -> None:
     # A build without CUDA has no such functions: forked children ask one, and libraries take the other when imported.
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
+    _replace(torch.openreg.Stream, "cuda_stream", torch.Stream.native_handle)
+    get_module = torch.get_device_module
+
+    @functools.wraps(get_module)
+    def get_device_module(device: Any = None) -> types.ModuleType:
+        found = get_module(_translate(device))
+        return cuda if found is torch.openreg and _is_outside() else found
+
+    _replace(torch, "get_device_module", get_device_module)
     _redirect_properties()
     _redirect_events()
     _redirect_nvtx()

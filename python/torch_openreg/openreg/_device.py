@@ -111,6 +111,9 @@ class device:
             self.idx = _get_device_index(device)
         self.prev_idx = -1
 
+    def __index__(self) -> int:
+        return self.idx  # memory_allocated(device(1))
+
     def __enter__(self) -> None:
         if self.idx >= 0:
             self.prev_idx = _exchange_device(self.idx)

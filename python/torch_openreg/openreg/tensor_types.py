@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from _torch_openreg_device_name import device_name
 
+from torch_openreg.openreg._utils import _get_valid_index
+
 _NAME = device_name()
 
 
@@ -26,14 +28,14 @@ class _TensorType(type):
             and instance.layout == torch.strided
         )
 
-    def __call__(cls, *arguments: Any) -> Any:
+    def __call__(cls, *arguments: Any, device: Any = None) -> Any:
         name = cls.__name__
         if len(arguments) == 1 and isinstance(arguments[0], torch.Tensor):
             (given,) = arguments
             if not isinstance(given, cls):
                 raise TypeError(f"torch.{_NAME}.{name} expected a {given.type()} of its own type; use Tensor.to()")
             return given.view_as(given)
-        return getattr(torch, name)(*arguments).to(_NAME)
+        return getattr(torch, name)(*arguments).to(torch.device(_NAME, _get_valid_index(device)))
 
 
 def _make(name: str, dtype: torch.dtype) -> _TensorType:

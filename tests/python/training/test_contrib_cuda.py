@@ -134,7 +134,8 @@ def test_devices_say_cuda() -> None:
     assert repr(torch.device("cuda")) == "device(type='cuda')"
     assert repr(x.device) == "device(type='cuda', index=1)"
     assert torch.device(str(x.device)) == torch.device(x.device.type, x.device.index) == x.device
-    assert torch.get_device_module(x.device.type) is torch.openreg
+    assert torch.get_device_module(x.device.type) is torch.get_device_module() is torch.cuda
+    assert torch.cuda.mem_get_info(x.device.type) == torch.openreg.mem_get_info(0)
     assert getattr(torch, x.device.type).current_device() == 0
     assert pickle.loads(pickle.dumps(x.device)) == copy.deepcopy(x.device) == x.device
     assert (torch.device("cpu").type, str(torch.device("meta"))) == ("cpu", "meta")

@@ -98,10 +98,16 @@ def test_scatter_and_gather(where: str) -> None:
         blanks = [torch.zeros_like(part) for part in parts]
         comm.scatter(x, dim=dim, out=blanks)
         assert all(torch.equal(blank, part) for blank, part in zip(blanks, parts, strict=True))
-    assert comm.gather([torch.tensor(1.0, device="openreg:0"), torch.tensor(2.0, device="openreg:1")]).tolist() == [
-        1,
-        2,
-    ]
+    scalars = [torch.tensor(1.0, device="openreg:0"), torch.tensor(2.0, device="openreg:1")]
+    assert comm.gather(scalars).tolist() == [1, 2]
+
+
+def test_scattered_parts_keep_their_layout() -> None:
+    """channels_last stays so, and the part for the tensor's own device is a view of it, as on CUDA."""
+    x = torch.arange(96.0, device="openreg:0").reshape(4, 4, 2, 3).to(memory_format=torch.channels_last)
+    parts = comm.scatter(x, [0, 1])
+    assert all(part.is_contiguous(memory_format=torch.channels_last) for part in (*parts, comm.gather(parts)))
+    assert parts[0].data_ptr() == x.data_ptr()
 
 
 def test_broadcast() -> None:
@@ -128,7 +134,14 @@ def test_broadcast() -> None:
         (lambda x: comm.scatter(x, out=[]), "at least one"),
         (lambda x: comm.gather([]), "at least one"),
         (lambda x: comm.gather([x, x], out=torch.empty(3, device="openreg")), r"the shape \(8,\)"),
-        (lambda x: comm.broadcast(x, out=[torch.empty(4)]), "at index 0 is not"),
+        (lambda x: comm.gather([x, x.cpu()]), "input tensor at index 1 has device 'cpu'"),
+        (lambda x: comm.gather([x, x[None]]), "tensor at index 1 has 2 dimensions"),
+        (lambda x: comm.gather([x[None], x[None, 1:]]), r"at index 1 has invalid shape \(1, 3\)"),
+        (lambda x: comm.scatter(x, out=[torch.empty(4)]), "output tensor at index 0 has device 'cpu'"),
+        (lambda x: comm.scatter(x[None], dim=1, out=[x.expand(2, 4)]), r"incorrect shape: \(2, 4\)"),
+        (lambda x: comm.scatter(x, out=[x[None]]), r"incorrect shape: \(1, 4\)"),
+        (lambda x: comm.scatter(x, out=[x[:1], x[:2]]), "Expected 4, but got total 3"),
+        (lambda x: comm.broadcast(x, out=[torch.empty(4)]), "output tensor at index 0 has device 'cpu'"),
         (lambda x: comm.broadcast(x, out=[torch.empty(3, device="openreg")]), "the shape"),
         (lambda x: comm.broadcast_coalesced([x], [1, 0]), "all tensors must be on openreg:1"),
     ],
