@@ -131,11 +131,19 @@ void* DeviceAllocator::allocate_block(DeviceIndex device, size_t size, openreg_s
   if (C10_UNLIKELY(status != OPENREG_OK)) {
     // No device has this much memory: programs that fall back to a smaller size expect the error of a full device.
     constexpr size_t kLargest = size_t{1} << 47;
-    TORCH_CHECK_WITH(OutOfMemoryError, size <= kLargest, openreg_last_error()->message);
     try {
+      TORCH_CHECK_WITH(OutOfMemoryError, size <= kLargest, openreg_last_error()->message);
       throw_status(status);
-    } catch (const OutOfMemoryError&) {
-      observe_out_of_memory(device, size); // after the text was read: it calls the runtime
+    } catch (const OutOfMemoryError&) { // what follows calls the runtime: the text has been read
+      if (c10::memoryProfilingEnabled()) {
+        const openreg_memory_stats stats = memory_stats(device);
+        c10::reportOutOfMemoryToProfiler(
+            static_cast<int64_t>(size),
+            static_cast<size_t>(stats.allocated_bytes[0].current),
+            static_cast<size_t>(stats.reserved_bytes[0].current),
+            device_of(device));
+      }
+      observe_out_of_memory(device, size);
       throw;
     }
   }

@@ -222,6 +222,15 @@ def test_memory_of_the_device() -> None:
     assert events["gives"].device_memory_usage == -(1 << 20)
 
 
+@pytest.mark.parametrize("size", [1 << 40, 1 << 60])
+def test_a_request_that_is_out_of_memory_is_an_event(size: int, tmp_path: Path) -> None:
+    """With its size and its device."""
+    with profile(profile_memory=True) as profiled, pytest.raises(torch.OutOfMemoryError):
+        torch.empty(size, dtype=torch.uint8, device="openreg:1")
+    (event,) = [event for event in rows(profiled, tmp_path) if event["name"] == "[OutOfMemory]"]
+    assert (event["args"]["Bytes"], event["args"]["Device Id"]) == (size, 1)
+
+
 def test_the_older_way() -> None:
     """Without Kineto each operator is timed by events before and behind it."""
     a = torch.randn(256, 256).to(D)
