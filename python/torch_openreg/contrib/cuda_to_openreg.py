@@ -56,6 +56,11 @@ _TENSOR_METHODS = ("to", "type", "new_tensor", "new_empty", "new_empty_strided",
 _AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "_is_autocast_available")
 # Submodules of torch.cuda whose functions torch.openreg has in itself, and those that are redirected one by one.
 _SUBMODULES = ("memory", "random", "streams")
+# Of torch.cuda.memory: private names that PyTorch's documentation of memory snapshots tells users to call.
+_HISTORY = (
+    *("_record_memory_history", "_snapshot", "_dump_snapshot", "_save_segment_usage", "_save_memory_usage"),
+    *("_set_memory_metadata", "_get_memory_metadata"),
+)
 
 
 def _translate(value: Any) -> Any:
@@ -277,6 +282,9 @@ def _redirect_cuda() -> None:
             value = _counterpart(name)
             if value is not _MISSING:
                 _replace(owner, name, value)
+    for name in _HISTORY:
+        _replace(cuda.memory, name, _translating(getattr(torch.openreg.memory, name)))
+    _replace(torch._C, "_cuda_attach_out_of_memory_observer", torch.openreg.memory._attach_out_of_memory_observer)
     # A build without CUDA has no such functions: forked children ask one, and libraries take the other when imported.
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
@@ -345,6 +353,16 @@ def _redirect_graphs() -> None:
 def _redirect_nvtx() -> None:
     """Ranges for NVIDIA's tools become ranges of PyTorch's profiler."""
     opened = threading.local()
+    started: dict[int, torch.profiler.record_function] = {}
+
+    def range_start(msg: str) -> int:
+        entry = torch.profiler.record_function(msg)
+        started[id(entry)] = entry
+        entry.__enter__()
+        return id(entry)
+
+    def range_end(range_id: int) -> None:
+        started.pop(range_id).__exit__(None, None, None)
 
     def range_push(msg: str) -> int:
         stack = opened.__dict__.setdefault("stack", [])
@@ -369,8 +387,9 @@ def _redirect_nvtx() -> None:
         with torch.profiler.record_function(msg.format(*arguments, **keywords)):
             yield
 
-    for name, value in (("range_push", range_push), ("range_pop", range_pop), ("mark", mark), ("range", in_range)):
-        _replace(torch.cuda.nvtx, name, value)
+    for function in (range_start, range_end, range_push, range_pop, mark):
+        _replace(torch.cuda.nvtx, function.__name__, function)
+    _replace(torch.cuda.nvtx, "range", in_range)
 
 
 def _redirect_amp() -> None:

@@ -407,6 +407,25 @@ def test_files(redirect: Any) -> None:
 
 
 @pytest.mark.usefixtures("on")
+def test_memory_history(tmp_path: Path) -> None:
+    """Recorded, taken and written by the names that PyTorch's documentation gives for CUDA."""
+    seen: list[tuple[int, ...]] = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *values: seen.append(values))
+    torch.cuda.memory._record_memory_history(max_entries=100, device="cuda")
+    try:
+        block = torch.empty(4096, dtype=torch.uint8, device="cuda:1")
+        trace = torch.cuda.memory._snapshot("cuda:1")["device_traces"][1]
+        assert block.data_ptr() in [event["addr"] for event in trace if event["action"] == "alloc"]
+        torch.cuda.memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
+        assert pickle.loads((tmp_path / "snapshot.pickle").read_bytes())["segments"]
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(1 << 40, dtype=torch.uint8, device="cuda:1")
+        assert [values[:2] for values in seen] == [(1, 1 << 40)]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+@pytest.mark.usefixtures("on")
 def test_ranges_and_the_profiler() -> None:
     """Ranges of nvtx are ranges of torch.profiler, and its activity CUDA is openreg's."""
     activity = torch.profiler.ProfilerActivity
@@ -417,8 +436,9 @@ def test_ranges_and_the_profiler() -> None:
             a @ a
         torch.cuda.nvtx.range_pop()
         torch.cuda.nvtx.mark("here")
+        torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("started"))
     rows = {event.key for event in profiled.key_averages()}
-    assert {"outer", "inner 1", "here"} <= rows
+    assert {"outer", "inner 1", "here", "started"} <= rows
     if torch.__version__ >= (2, 12) and activity.PrivateUse1 in torch.profiler.supported_activities():
         assert "aten::mm [aliased]" in rows
 
