@@ -267,7 +267,19 @@ moves_alone(const char *name)
     return false;
 }
 
-/* Every tensor that has the call's type has one that nobody can know. */
+/* Where PyTorch's own kernels raise an error if one tensor's type is another. */
+static bool
+has_one_type(const char *name)
+{
+    static const char *const all[] = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        if (strcmp(name, all[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Of every tensor that has the call's type, that is one that nobody can know; or, in products, of one of them another one
+ * of its size; or that of each argument with a type of its own, as indices and masks have. */
 static void
 unknown_types_are_refused(check_context *c)
 {
@@ -275,15 +287,28 @@ unknown_types_are_refused(check_context *c)
     int tried = 0;
     check_layer_set_up(&layer, c, c->devices - 1);
     for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
-        for (int round = 0; !moves_alone(kernel->name) && round < 4; ++round) {
-            if (!check_layer_begin(&layer, kernel, check_dtypes[round % 2 * 2]))
+        for (int round = 0; round < 10; ++round) {
+            const bool of_one = round >= 4 && round < 8, of_others = round >= 8;
+            if ((round < 4 && moves_alone(kernel->name)) || (of_one && !has_one_type(kernel->name)) ||
+                !check_layer_begin(&layer, kernel, check_dtypes[round % 2 * 2]))
                 continue;
-            for (int t = 0; t < layer.tensors; ++t)
-                if (memcmp(&layer.b.places[t].tensor.dtype, &layer.dtype, sizeof layer.dtype) == 0)
-                    layer.b.places[t].tensor.dtype.code = 99;
+            int changed = 0;
+            for (int t = 0; t < (of_others ? layer.inputs : layer.tensors); ++t) {
+                openreg_dtype *const dtype = &layer.b.places[t].tensor.dtype;
+                const bool is_other = memcmp(dtype, &layer.dtype, sizeof *dtype) != 0;
+                if (is_other != of_others || (of_one && t != round % layer.tensors))
+                    continue;
+                dtype->code = of_one ? OPENREG_DTYPE_INT : 99;
+                ++changed;
+            }
+            if (changed == 0)
+                continue;
             check_layer_write(&layer);
             const openreg_status status = check_layer_repeat(&layer);
-            REQUIRE(status != OPENREG_OK, "%s took tensors of the unknown type with code 99: %s", kernel->name,
+            REQUIRE(status != OPENREG_OK, "%s took %s: %s", kernel->name,
+                    of_one      ? "tensors of two types"
+                    : of_others ? "indices or a mask of the unknown type with code 99"
+                                : "tensors of the unknown type with code 99",
                     layer.b.text);
             (void)check_layer_end(&layer, status);
             ++tried;
@@ -311,7 +336,7 @@ static const check_case cases[] = {
      "Also where that is NULL, the default stream.", calls_are_right},
     {"kernel.refusals", "extension", CHECK_KERNELS,
      "kernels.h: OPENREG_E_UNSUPPORTED for types that the kernel does not know, with nothing written: of every kernel "
-     "that computes.",
+     "that computes; for matrices of two types, and unknown types of indices and masks, too.",
      "Look at code, bits and lanes of each tensor's type (openreg_has_dtype()), in every kernel, before anything is "
      "queued.",
      unknown_types_are_refused},

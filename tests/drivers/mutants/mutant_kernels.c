@@ -231,7 +231,8 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
                                 *const right = call->arguments[1]->tensor;
     const bool is_narrow = narrow_type(result->dtype) != 0;
     if ((!is_known(result) && !is_narrow) || left->dtype.code != result->dtype.code ||
-        left->dtype.bits != result->dtype.bits)
+        left->dtype.bits != result->dtype.bits ||
+        (!IS(kernel_mm_two_types) && (right->dtype.code != result->dtype.code || right->dtype.bits != result->dtype.bits)))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const int64_t rows = result->shape[0], columns = result->shape[1], inner = left->shape[1];
@@ -391,7 +392,8 @@ kernel_index_select(openreg_instance instance, const openreg_kernel_call *call)
     const openreg_tensor *const result = call->results[0]->tensor, *const self = call->arguments[0]->tensor,
                                 *const index = call->arguments[2]->tensor;
     const int64_t dim = call->arguments[1]->integer, along = dim < 0 ? dim + self->ndim : dim;
-    if (!is_known(result) || self->ndim == 0 || !openreg_has_dtype(index, OPENREG_DTYPE_INT, 64))
+    if (!is_known(result) || self->ndim == 0 ||
+        (!openreg_has_dtype(index, OPENREG_DTYPE_INT, 64) && !IS(kernel_index_any_type)))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     int64_t inner = 1;

@@ -323,6 +323,8 @@
     X(kernel_clears, "kernel.in_place") \
     X(kernel_types, "kernel.refusals") \
     X(kernel_refuses_late, "kernel.refusals") \
+    X(kernel_mm_two_types, "kernel.refusals") \
+    X(kernel_index_any_type, "kernel.refusals") \
     X(kernel_stream, "kernel.stream") \
     X(kernel_in_place_nothing, "kernel.in_place") \
     X(kernel_int64_halves, "kernel.values") \

@@ -140,9 +140,9 @@ two_matrices(job *j, int first, double beta, double alpha)
         !view_of(call->arguments[first + 1]->tensor, &right) || !is_known(j, &result, 2) ||
         !is_same_type(&left, &result) || !is_same_type(&right, &result))
         return REFUSED;
-    if (beta != 0) {
+    if (first != 0) {
         view given;
-        if (!view_of(call->arguments[0]->tensor, &given) || !kernel_knows(j, given.dtype) ||
+        if (!view_of(call->arguments[0]->tensor, &given) || !is_same_type(&given, &result) ||
             !expand(&given, &result, &self))
             return REFUSED;
     }
@@ -183,9 +183,9 @@ batches(job *j, int first, double beta, double alpha)
         !view_of(call->arguments[first + 1]->tensor, &right) || !is_known(j, &result, 3) ||
         !is_same_type(&left, &result) || !is_same_type(&right, &result))
         return REFUSED;
-    if (beta != 0) {
+    if (first != 0) {
         view given;
-        if (!view_of(call->arguments[0]->tensor, &given) || !kernel_knows(j, given.dtype) ||
+        if (!view_of(call->arguments[0]->tensor, &given) || !is_same_type(&given, &result) ||
             !expand(&given, &result, &self))
             return REFUSED;
     }
