@@ -95,9 +95,6 @@ bool view_of(const openreg_tensor *tensor, view *out);
 
 bool view_is_contiguous(const view *v);
 
-/* A contiguous view of memory. */
-view view_contiguous(void *data, openreg_dtype dtype, int ndim, const int64_t *shape);
-
 /* Drops what an earlier launch of the job has set. */
 void launch_begin(job *j, const char *body, openreg_dtype compute);
 

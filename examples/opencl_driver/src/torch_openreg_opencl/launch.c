@@ -84,19 +84,6 @@ view_is_contiguous(const view *v)
     return true;
 }
 
-view
-view_contiguous(void *data, openreg_dtype dtype, int ndim, const int64_t *shape)
-{
-    view v = {.data = data, .dtype = dtype, .ndim = ndim};
-    int64_t stride = 1;
-    for (int d = ndim - 1; d >= 0; --d) {
-        v.shape[d] = shape[d];
-        v.strides[d] = stride;
-        stride *= shape[d];
-    }
-    return v;
-}
-
 /* ------------------------------------------------------------------------------------------------------------ geometry */
 
 void
