@@ -232,7 +232,8 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
     const bool is_narrow = narrow_type(result->dtype) != 0;
     if ((!is_known(result) && !is_narrow) || left->dtype.code != result->dtype.code ||
         left->dtype.bits != result->dtype.bits ||
-        (!IS(kernel_mm_two_types) && (right->dtype.code != result->dtype.code || right->dtype.bits != result->dtype.bits)))
+        (!IS(kernel_mm_two_types) &&
+         (right->dtype.code != result->dtype.code || right->dtype.bits != result->dtype.bits)))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const int64_t rows = result->shape[0], columns = result->shape[1], inner = left->shape[1];
