@@ -126,9 +126,11 @@ try_elementwise(check_bench *b, const check_elementwise *op)
     int places[4] = {-1, -1, -1, -1}, tensors = 0;
     const int count = (int)strlen(op->kinds);
     const bool is_expanded = (b->kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
-    const int32_t ndim = (int32_t)check_bench_below(b, CHECK_DIMS + 1);
+    /* Rarely more dimensions than a kernel's arrays may have room for; most of them of size 1. */
+    const bool is_deep = check_bench_below(b, 8) == 0;
+    const int32_t ndim = (int32_t)check_bench_below(b, (is_deep ? CHECK_DIMS : CHECK_USUAL_DIMS) + 1);
     for (int32_t d = 0; d < ndim; ++d)
-        shape[d] = 1 + check_bench_below(b, d < 3 ? 5 : 3);
+        shape[d] = is_deep ? 1 + (check_bench_below(b, 3) == 0) : 1 + check_bench_below(b, d < 3 ? 5 : 3);
     if (ndim > 0 && check_bench_below(b, 12) == 0)
         shape[check_bench_below(b, ndim)] = 0;
     check_bench_lay(b, CHECK_RESULT, ndim, shape,

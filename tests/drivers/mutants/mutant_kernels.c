@@ -44,7 +44,7 @@ static char *
 element(openreg_instance instance, const openreg_tensor *tensor, int64_t i)
 {
     int64_t offset = 0;
-    if (IS(kernel_strides) || (IS(kernel_four_dims) && tensor->ndim > 4))
+    if (IS(kernel_strides) || (IS(kernel_four_dims) && tensor->ndim > 4) || (IS(kernel_eight_dims) && tensor->ndim > 8))
         offset = i;
     else
         for (int32_t d = tensor->ndim - 1; d >= 0; --d) {

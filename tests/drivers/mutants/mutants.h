@@ -330,6 +330,7 @@
     X(kernel_int64_halves, "kernel.values") \
     X(kernel_mm_transposed, "kernel.strides") \
     X(kernel_four_dims, "kernel.shapes") \
+    X(kernel_eight_dims, "kernel.shapes") \
     X(kernel_int_scalar, "kernel.shapes") \
     X(kernel_number_outside, "kernel.shapes") \
     X(kernel_uint_signed, "kernel.shapes") \
