@@ -10,9 +10,11 @@
 
 #define SIZE 40001
 
-/* What each check begins with: streams, device and pinned memory. */
+/* What each check begins with: streams, events, device and pinned memory. It ends with the process, and so does this. */
 static struct {
     openreg_stream stream, other;
+    openreg_event event, joined;
+    openreg_graph graph; /* none */
     char *a, *b;
     unsigned char *host, *seen;
 } s;
@@ -23,6 +25,8 @@ begin_scene(check_context *c)
     check_start_runtime(c);
     s.stream = check_pool_stream(0);
     s.other = check_pool_stream(0);
+    s.event = check_runtime_event(0, 0);
+    s.joined = check_runtime_event(0, 0);
     s.a = check_allocate_block(0, SIZE);
     s.b = check_allocate_block(0, SIZE);
     s.host = check_pinned_block(0, SIZE);
@@ -139,7 +143,6 @@ launches_read_what_is_there(check_context *c)
         OK(openreg_stream_synchronize(0, s.stream));
         check_is_pattern(s.seen, SIZE, i, "what a launch copied of memory that was written before it");
     }
-    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -158,7 +161,6 @@ nodes_keep_their_order(check_context *c)
         has(s.b, 100 + STEPS - 1, s.stream, "a copy of the last of forty fills");
         has(s.a, 5, s.stream, "a fill behind them");
     }
-    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -182,7 +184,6 @@ launch_is_work_of_its_stream(check_context *c)
     }
     OK(openreg_graph_launch(exec, OPENREG_STREAM_DEFAULT));
     has(s.b, 0, OPENREG_STREAM_DEFAULT, "what a launch on the default stream copied");
-    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -193,7 +194,6 @@ empty_graph_launches(check_context *c)
     OK(openreg_graph_launch(exec, s.stream));
     OK(openreg_graph_launch(exec, s.other));
     has(s.a, 1, s.stream, "memory beside an empty graph");
-    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -211,7 +211,6 @@ host_function_runs_each_time(check_context *c)
         OK(openreg_stream_synchronize(0, s.stream));
         REQUIRE(atomic_load(&calls) == i, "after %d launches a host function has run %d times", i, atomic_load(&calls));
     }
-    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -233,7 +232,6 @@ two_graphs_share_memory(check_context *c)
     OK(openreg_graph_exec_destroy(one));
     OK(openreg_graph_launch(two, s.stream));
     has(s.b, 32, s.stream, "what a graph copied after another one was destroyed");
-    OK(openreg_graph_exec_destroy(two));
 }
 
 static void
@@ -268,23 +266,20 @@ launches_follow_each_other(check_context *c)
             "what the second launch copied of memory that the first one, on another stream, fills last");
         OK(openreg_stream_synchronize(0, s.stream));
     }
-    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
 forks_are_captured(check_context *c)
 {
-    begin_scene(c);
-    openreg_event const forked = check_runtime_event(0, 0), joined = check_runtime_event(0, 0);
-    begin();
+    begin_capture(c);
     fill(s.a, 21, s.stream);
-    OK(openreg_event_record(forked, 0, s.stream));
-    OK(openreg_stream_wait_event(0, s.other, forked));
+    OK(openreg_event_record(s.event, 0, s.stream));
+    OK(openreg_stream_wait_event(0, s.other, s.event));
     status_is(s.other, OPENREG_CAPTURE_ACTIVE, "the status of a stream that has joined a capture");
     delay(s.other, 20);
     copy(s.b, s.a, s.other);
-    OK(openreg_event_record(joined, 0, s.other));
-    OK(openreg_stream_wait_event(0, s.stream, joined));
+    OK(openreg_event_record(s.joined, 0, s.other));
+    OK(openreg_stream_wait_event(0, s.stream, s.joined));
     fill(s.a, 22, s.stream);
     openreg_graph_exec exec = end();
     status_is(s.other, OPENREG_CAPTURE_NONE, "after the capture the status of a stream that had joined");
@@ -295,66 +290,52 @@ forks_are_captured(check_context *c)
         has(s.b, 21, s.stream, "a forked stream's copy between two fills of the stream that forked");
         has(s.a, 22, s.stream, "the fill behind the join");
     }
-    OK(openreg_graph_exec_destroy(exec));
-    OK(openreg_event_destroy(forked));
-    OK(openreg_event_destroy(joined));
 }
 
 static void
 unjoined_fork_is_refused(check_context *c)
 {
-    begin_scene(c);
-    openreg_event const forked = check_runtime_event(0, 0);
-    openreg_graph graph = NULL;
-    begin();
-    OK(openreg_event_record(forked, 0, s.stream));
-    OK(openreg_stream_wait_event(0, s.other, forked));
+    begin_capture(c);
+    OK(openreg_event_record(s.event, 0, s.stream));
+    OK(openreg_stream_wait_event(0, s.other, s.event));
     fill(s.a, 21, s.other);
-    refused(openreg_graph_end(0, s.stream, &graph), "the end of a capture with a fork that isn't joined");
+    refused(openreg_graph_end(0, s.stream, &s.graph), "the end of a capture with a fork that isn't joined");
     fill(s.b, 71, s.other);
     has(s.b, 71, s.other, "a fill of the stream that had joined, after that");
     has(s.a, 1, s.stream, "memory of the fork's fill");
-    OK(openreg_event_destroy(forked));
 }
 
 static void
 foreign_event_is_refused(check_context *c)
 {
     begin_scene(c);
-    openreg_event const outside = check_runtime_event(0, 0);
-    OK(openreg_event_record(outside, 0, s.other));
+    OK(openreg_event_record(s.event, 0, s.other));
     begin();
-    refused(openreg_stream_wait_event(0, s.stream, outside), "a captured stream's wait for an event recorded outside");
+    refused(openreg_stream_wait_event(0, s.stream, s.event), "a captured stream's wait for an event recorded outside");
     is_invalid("that wait");
-    OK(openreg_event_destroy(outside));
 }
 
 static void
 captures_are_apart(check_context *c)
 {
-    begin_scene(c);
-    openreg_event const event = check_runtime_event(0, 0);
-    openreg_graph graph = NULL;
-    begin();
+    begin_capture(c);
     OK(openreg_graph_begin(0, s.other, OPENREG_CAPTURE_GLOBAL));
-    OK(openreg_event_record(event, 0, s.other));
-    refused(openreg_stream_wait_event(0, s.stream, event), "a wait for an event of another capture");
-    refused(openreg_graph_end(0, s.other, &graph), "the end of the other capture");
+    OK(openreg_event_record(s.event, 0, s.other));
+    refused(openreg_stream_wait_event(0, s.stream, s.event), "a wait for an event of another capture");
+    refused(openreg_graph_end(0, s.other, &s.graph), "the end of the other capture");
     is_invalid("a wait for an event of another capture");
-    OK(openreg_event_destroy(event));
 }
 
 static void
 begin_is_refused(check_context *c)
 {
     begin_scene(c);
-    openreg_graph graph = NULL;
     refused(openreg_graph_begin(0, OPENREG_STREAM_DEFAULT, OPENREG_CAPTURE_GLOBAL), "a capture of the default stream");
-    refused(openreg_graph_end(0, s.stream, &graph), "the end of no capture");
+    refused(openreg_graph_end(0, s.stream, &s.graph), "the end of no capture");
     begin();
     refused(openreg_graph_begin(0, s.stream, OPENREG_CAPTURE_GLOBAL), "a second capture of a stream");
-    (void)openreg_graph_end(0, s.stream, &graph);
-    OK(openreg_graph_destroy(graph));
+    (void)openreg_graph_end(0, s.stream, &s.graph);
+    OK(openreg_graph_destroy(s.graph));
     fill(s.a, 8, s.stream);
     has(s.a, 8, s.stream, "a fill behind captures that were refused");
 }
@@ -372,12 +353,11 @@ wrong_thread_is_refused(check_context *c)
 {
     begin_scene(c);
     openreg_status status = OPENREG_OK;
-    openreg_graph graph = NULL;
     OK(openreg_graph_begin(0, s.stream, OPENREG_CAPTURE_THREAD_LOCAL));
     check_run_threads(end_elsewhere, &status, sizeof status, 1);
     refused(status, "the end of a capture in another thread than it was begun in");
-    (void)openreg_graph_end(0, s.stream, &graph);
-    OK(openreg_graph_destroy(graph));
+    (void)openreg_graph_end(0, s.stream, &s.graph);
+    OK(openreg_graph_destroy(s.graph));
     OK(openreg_graph_begin(0, s.stream, OPENREG_CAPTURE_RELAXED));
     fill(s.a, 66, s.stream);
     check_run_threads(end_elsewhere, &status, sizeof status, 1);
@@ -390,16 +370,14 @@ static void
 waits_are_refused(check_context *c)
 {
     const char *const call = c->check->name + strlen("graph.");
-    begin_scene(c);
-    openreg_event const event = check_runtime_event(0, 0);
     int32_t done = -1;
-    begin();
+    begin_capture(c);
     fill(s.a, 9, s.stream);
-    OK(openreg_event_record(event, 0, s.stream));
+    OK(openreg_event_record(s.event, 0, s.stream));
     if (strcmp(call, "query") == 0) {
         refused(openreg_stream_query(0, s.stream, &done), "querying a captured stream");
     } else if (strcmp(call, "event") == 0) {
-        refused(openreg_event_synchronize(event), "waiting for an event that was recorded in a capture");
+        refused(openreg_event_synchronize(s.event), "waiting for an event that was recorded in a capture");
     } else if (strcmp(call, "device_sync") == 0) {
         refused(openreg_device_synchronize(0), "waiting for a device while a stream of it is captured");
     } else {
@@ -407,25 +385,22 @@ waits_are_refused(check_context *c)
         refused(openreg_memset_async(0, s.stream, s.a, 10, SIZE), "a fill on a stream whose capture is invalid");
     }
     is_invalid("that call");
-    OK(openreg_event_record(event, 0, s.stream));
-    OK(openreg_event_synchronize(event));
-    OK(openreg_event_destroy(event));
+    OK(openreg_event_record(s.event, 0, s.stream));
+    OK(openreg_event_synchronize(s.event));
     OK(openreg_device_synchronize(0));
 }
 
 static void
 memory_is_allocated(check_context *c)
 {
-    begin_scene(c);
     void *block = NULL;
-    begin();
+    begin_capture(c);
     OK(openreg_malloc(0, s.stream, (size_t)5 << 20, &block));
     OK(openreg_memset_async(0, s.stream, block, 50, SIZE));
     copy(s.a, block, s.stream);
     openreg_graph_exec exec = end();
     OK(openreg_graph_launch(exec, s.stream));
     has(s.a, 50, s.stream, "what a graph copied of memory that was allocated during its capture");
-    OK(openreg_graph_exec_destroy(exec));
     OK(openreg_free(block));
 }
 
@@ -463,7 +438,6 @@ update_fits_or_changes_nothing(check_context *c)
     OK(openreg_graph_destroy(first));
     OK(openreg_graph_destroy(other));
     OK(openreg_graph_launch(exec, s.stream));
-    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void

@@ -11,7 +11,6 @@
 
 #define CHECK_VALUES 12 /* arguments or results of a call */
 #define CHECK_DIMS 12
-#define CHECK_USUAL_DIMS 6
 #define CHECK_PLACES 12 /* of tensors: arguments, and the result at the end */
 #define CHECK_RESULT (CHECK_PLACES - 1)
 #define CHECK_DTYPES 4

@@ -128,7 +128,7 @@ try_elementwise(check_bench *b, const check_elementwise *op)
     const bool is_expanded = (b->kernel->flags & OPENREG_KERNEL_ELEMENTWISE) != 0;
     /* Rarely more dimensions than a kernel's arrays may have room for; most of them of size 1. */
     const bool is_deep = check_bench_below(b, 8) == 0;
-    const int32_t ndim = (int32_t)check_bench_below(b, (is_deep ? CHECK_DIMS : CHECK_USUAL_DIMS) + 1);
+    const int32_t ndim = (int32_t)check_bench_below(b, is_deep ? CHECK_DIMS + 1 : 7);
     for (int32_t d = 0; d < ndim; ++d)
         shape[d] = is_deep ? 1 + (check_bench_below(b, 3) == 0) : 1 + check_bench_below(b, d < 3 ? 5 : 3);
     if (ndim > 0 && check_bench_below(b, 12) == 0)

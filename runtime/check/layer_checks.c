@@ -123,7 +123,7 @@ reduction(check_layer *l)
     bool is_reduced[CHECK_DIMS] = {false};
     const char *const *const names = check_bench_names(&l->b, op->names);
     const bool is_all = strpbrk(op->kinds, "DI") == NULL, has_one = strchr(op->kinds, 'I') != NULL;
-    const int32_t ndim = (int32_t)check_layer_between(l, is_all ? 0 : 1, CHECK_USUAL_DIMS - 1);
+    const int32_t ndim = (int32_t)check_layer_between(l, is_all ? 0 : 1, 5);
     const bool keeps = !is_all && check_layer_toss(l);
     int32_t kept = 0, count = 0;
     const double *x = NULL;

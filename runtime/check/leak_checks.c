@@ -19,33 +19,30 @@ use_event(check_context *c, int i)
 }
 
 static void
+use_stream_once(check_context *c, size_t size, bool is_awaited)
+{
+    static char *memory;
+    if (memory == NULL)
+        memory = check_alloc(c, 0, (size_t)1 << 20);
+    openreg_driver_stream const stream = check_stream(c, 0);
+    if (size > 0)
+        MUST(c, copy, c->instance, 0, stream, memory, 0, memory + size, 0, size);
+    if (is_awaited)
+        MUST(c, stream_sync, c->instance, 0, stream);
+    MUST(c, stream_destroy, c->instance, 0, stream);
+}
+
+static void
 use_stream(check_context *c, int i)
 {
-    static void *memory;
-    if (memory == NULL)
-        memory = check_alloc(c, 0, 8192);
-    openreg_driver_stream const stream = check_stream(c, 0);
-    if (i % 2 == 0) {
-        MUST(c, copy, c->instance, 0, stream, memory, 0, (char *)memory + 4096, 0, 4096);
-        if (i % 4 == 0)
-            MUST(c, stream_sync, c->instance, 0, stream);
-    }
-    MUST(c, stream_destroy, c->instance, 0, stream);
+    use_stream_once(c, i % 2 == 0 ? 4096 : 0, i % 4 == 0);
 }
 
 /* The copy is not over yet when its stream is destroyed. */
 static void
 use_busy_stream(check_context *c, int i)
 {
-    const size_t half = (size_t)1 << 19;
-    static char *memory;
-    if (memory == NULL)
-        memory = check_alloc(c, 0, 2 * half);
-    openreg_driver_stream const stream = check_stream(c, 0);
-    MUST(c, copy, c->instance, 0, stream, memory, 0, memory + half, 0, half);
-    MUST(c, stream_destroy, c->instance, 0, stream);
-    if (i % 16 == 0)
-        check_sync(c, 0, NULL);
+    use_stream_once(c, (size_t)1 << 19, i % 16 == 0);
 }
 
 static void
