@@ -10,7 +10,7 @@
 
 #define SIZE 40001
 
-/* What each check begins with: streams, events, device and pinned memory. It ends with the process, and so does this. */
+/* What each check begins with: streams, events, device and pinned memory. */
 static struct {
     openreg_stream stream, other;
     openreg_event event, joined;
@@ -143,6 +143,7 @@ launches_read_what_is_there(check_context *c)
         OK(openreg_stream_synchronize(0, s.stream));
         check_is_pattern(s.seen, SIZE, i, "what a launch copied of memory that was written before it");
     }
+    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -161,6 +162,7 @@ nodes_keep_their_order(check_context *c)
         has(s.b, 100 + STEPS - 1, s.stream, "a copy of the last of forty fills");
         has(s.a, 5, s.stream, "a fill behind them");
     }
+    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -184,6 +186,7 @@ launch_is_work_of_its_stream(check_context *c)
     }
     OK(openreg_graph_launch(exec, OPENREG_STREAM_DEFAULT));
     has(s.b, 0, OPENREG_STREAM_DEFAULT, "what a launch on the default stream copied");
+    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -194,6 +197,7 @@ empty_graph_launches(check_context *c)
     OK(openreg_graph_launch(exec, s.stream));
     OK(openreg_graph_launch(exec, s.other));
     has(s.a, 1, s.stream, "memory beside an empty graph");
+    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -211,6 +215,7 @@ host_function_runs_each_time(check_context *c)
         OK(openreg_stream_synchronize(0, s.stream));
         REQUIRE(atomic_load(&calls) == i, "after %d launches a host function has run %d times", i, atomic_load(&calls));
     }
+    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -232,6 +237,7 @@ two_graphs_share_memory(check_context *c)
     OK(openreg_graph_exec_destroy(one));
     OK(openreg_graph_launch(two, s.stream));
     has(s.b, 32, s.stream, "what a graph copied after another one was destroyed");
+    OK(openreg_graph_exec_destroy(two));
 }
 
 static void
@@ -266,6 +272,7 @@ launches_follow_each_other(check_context *c)
             "what the second launch copied of memory that the first one, on another stream, fills last");
         OK(openreg_stream_synchronize(0, s.stream));
     }
+    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void
@@ -290,6 +297,9 @@ forks_are_captured(check_context *c)
         has(s.b, 21, s.stream, "a forked stream's copy between two fills of the stream that forked");
         has(s.a, 22, s.stream, "the fill behind the join");
     }
+    OK(openreg_graph_exec_destroy(exec));
+    OK(openreg_event_destroy(s.event));
+    OK(openreg_event_destroy(s.joined));
 }
 
 static void
@@ -303,6 +313,7 @@ unjoined_fork_is_refused(check_context *c)
     fill(s.b, 71, s.other);
     has(s.b, 71, s.other, "a fill of the stream that had joined, after that");
     has(s.a, 1, s.stream, "memory of the fork's fill");
+    OK(openreg_event_destroy(s.event));
 }
 
 static void
@@ -313,6 +324,7 @@ foreign_event_is_refused(check_context *c)
     begin();
     refused(openreg_stream_wait_event(0, s.stream, s.event), "a captured stream's wait for an event recorded outside");
     is_invalid("that wait");
+    OK(openreg_event_destroy(s.event));
 }
 
 static void
@@ -324,6 +336,7 @@ captures_are_apart(check_context *c)
     refused(openreg_stream_wait_event(0, s.stream, s.event), "a wait for an event of another capture");
     refused(openreg_graph_end(0, s.other, &s.graph), "the end of the other capture");
     is_invalid("a wait for an event of another capture");
+    OK(openreg_event_destroy(s.event));
 }
 
 static void
@@ -387,6 +400,7 @@ waits_are_refused(check_context *c)
     is_invalid("that call");
     OK(openreg_event_record(s.event, 0, s.stream));
     OK(openreg_event_synchronize(s.event));
+    OK(openreg_event_destroy(s.event));
     OK(openreg_device_synchronize(0));
 }
 
@@ -401,6 +415,7 @@ memory_is_allocated(check_context *c)
     openreg_graph_exec exec = end();
     OK(openreg_graph_launch(exec, s.stream));
     has(s.a, 50, s.stream, "what a graph copied of memory that was allocated during its capture");
+    OK(openreg_graph_exec_destroy(exec));
     OK(openreg_free(block));
 }
 
@@ -438,6 +453,7 @@ update_fits_or_changes_nothing(check_context *c)
     OK(openreg_graph_destroy(first));
     OK(openreg_graph_destroy(other));
     OK(openreg_graph_launch(exec, s.stream));
+    OK(openreg_graph_exec_destroy(exec));
 }
 
 static void

@@ -254,22 +254,25 @@ streams_call_at_once(check_context *c)
     check_bench_skip_untried(made);
 }
 
+/* What only moves elements may take any of their size. */
 static bool
-is_among(const char *name, const char *const *all, bool is_whole)
+moves_alone(const char *name)
 {
-    for (; *all != NULL; ++all)
-        if (strncmp(name, *all, strlen(*all) + is_whole) == 0)
+    static const char *const all[] = {"aten::where", "aten::masked_fill", "aten::embedding", "aten::cat",
+                                      "aten::stack", "aten::copy_",       "aten::fill_",     "aten::zero_",
+                                      "aten::tril",  "aten::triu"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
+        if (strncmp(name, all[i], strlen(all[i])) == 0)
             return true;
     return false;
 }
 
-/* What only moves elements may take any of their size. */
-static const char *const moves[] = {"aten::where", "aten::masked_fill", "aten::embedding", "aten::cat",  "aten::stack",
-                                    "aten::copy_", "aten::fill_",       "aten::zero_",     "aten::tril", "aten::triu",
-                                    NULL};
 /* Where PyTorch's own kernels raise an error if one tensor's type is another. */
-static const char *const products[] = {"aten::mm",      "aten::addmm",       "aten::bmm",
-                                       "aten::baddbmm", "aten::convolution", NULL};
+static bool
+has_one_type(const char *name)
+{
+    return check_layer_is_product(name) || strcmp(name, "aten::convolution") == 0;
+}
 
 /* Of every tensor that has the call's type, that is one that nobody can know; or, in products, of one of them another one
  * of its size; or that of each argument with a type of its own, as indices and masks have. */
@@ -282,8 +285,7 @@ unknown_types_are_refused(check_context *c)
     for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         for (int round = 0; round < 10; ++round) {
             const bool of_one = round >= 4 && round < 8, of_others = round >= 8;
-            if ((round < 4 && is_among(kernel->name, moves, false)) ||
-                (of_one && !is_among(kernel->name, products, true)) ||
+            if ((round < 4 && moves_alone(kernel->name)) || (of_one && !has_one_type(kernel->name)) ||
                 !check_layer_begin(&layer, kernel, check_dtypes[round % 2 * 2]))
                 continue;
             int changed = 0;

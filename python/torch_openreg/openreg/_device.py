@@ -112,7 +112,7 @@ class device:
         self.prev_idx = -1
 
     def __index__(self) -> int:
-        return self.idx  # memory_allocated(device(1))
+        return self.idx  # functions that take a device take this, as in torch.cuda: memory_allocated(device(1))
 
     def __enter__(self) -> None:
         if self.idx >= 0:
