@@ -157,6 +157,8 @@ const char *check_status_name(openreg_status status);
 #define FAILS(c, code, slot, ...)                                                                                      \
     check_failed_with(#slot, code, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
 #define MAY(c, slot, ...) check_ended(#slot, (check_begin_call(#slot), (c)->table.slot(__VA_ARGS__)))
+/* MUST() of an optional slot, where the table has it. */
+#define OPTIONAL(c, slot, ...) ((c)->table.slot != NULL ? MUST(c, slot, __VA_ARGS__) : (void)0)
 /* The same of a function of an extension, which is named. */
 #define CALL(name, call) check_succeeded(name, (check_begin_call(name), (call)))
 #define REFUSES(name, call) check_failed_with(name, OPENREG_E_INVALID, (check_begin_call(name), (call)))

@@ -77,8 +77,7 @@ zero_bytes(check_context *c)
     MUST(c, copy, c->instance, c->dev, NULL, host, -1, memory, c->dev, 0);
     MUST(c, copy, c->instance, c->dev, NULL, memory + 32, c->dev, memory, c->dev, 0);
     MUST(c, copy, c->instance, c->dev, NULL, memory + 64, c->dev, host + 64, -1, 0); /* one past the end */
-    if (c->table.fill != NULL)
-        MUST(c, fill, c->instance, c->dev, NULL, memory, 1, 0);
+    OPTIONAL(c, fill, c->instance, c->dev, NULL, memory, 1, 0);
     MUST(c, device_sync, c->instance, c->dev);
     check_free(c, c->dev, memory);
 }

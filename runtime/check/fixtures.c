@@ -173,8 +173,7 @@ check_info(check_context *c, int32_t dev)
     openreg_device_info info;
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
-    if (c->table.device_info != NULL)
-        MUST(c, device_info, c->instance, dev, &info);
+    OPTIONAL(c, device_info, c->instance, dev, &info);
     return info;
 }
 
@@ -198,8 +197,7 @@ uint64_t
 check_free_memory(check_context *c, int32_t dev)
 {
     uint64_t unused = 0, total = 0;
-    if (c->table.mem_info != NULL)
-        MUST(c, mem_info, c->instance, dev, &unused, &total);
+    OPTIONAL(c, mem_info, c->instance, dev, &unused, &total);
     return unused;
 }
 

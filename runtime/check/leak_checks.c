@@ -92,8 +92,7 @@ use_queue(check_context *c, int i)
     if (memory == NULL)
         memory = check_alloc(c, 0, 8192);
     MUST(c, copy, c->instance, 0, NULL, memory, 0, memory + 4096, 0, 100);
-    if (c->table.fill != NULL)
-        MUST(c, fill, c->instance, 0, NULL, memory, 1, 100);
+    OPTIONAL(c, fill, c->instance, 0, NULL, memory, 1, 100);
     if (i % 50 == 0)
         check_sync(c, 0, NULL);
 }
@@ -243,17 +242,14 @@ ask(check_context *c, int i)
         MUST(c, event_query, c->instance, 0, second, &done);
         MUST(c, event_sync, c->instance, 0, second);
         MUST(c, event_query, c->instance, 0, second, &done);
-        if (c->table.event_elapsed != NULL)
-            MUST(c, event_elapsed, c->instance, 0, first, second, &ns);
+        OPTIONAL(c, event_elapsed, c->instance, 0, first, second, &ns);
     }
     if (i % 8 == 0)
         MUST(c, device_sync, c->instance, 0);
     (void)check_free_memory(c, 0);
     (void)check_caps(c, 0);
-    if (c->table.device_active != NULL)
-        MUST(c, device_active, c->instance, 0, &done);
-    if (c->table.stream_native != NULL)
-        MUST(c, stream_native, c->instance, 0, stream, &out);
+    OPTIONAL(c, device_active, c->instance, 0, &done);
+    OPTIONAL(c, stream_native, c->instance, 0, stream, &out);
     if (c->table.host_alias != NULL && (check_caps(c, 0) & OPENREG_CAP_HOST_VISIBLE) != 0)
         MUST(c, host_alias, c->instance, 0, memory, &out);
 }
@@ -356,15 +352,11 @@ handles_run_out(check_context *c)
         REQUIRE(count > 64,
                 "%s() made %d and no more; the runtime uses up to 96 streams and PyTorch thousands of events", slot,
                 count);
-        for (int i = 0; i < count; ++i)
+        for (int i = 0; i <= count; ++i) /* the last is made when there are none */
             if (is_event)
-                MUST(c, event_destroy, c->instance, 0, handles[i]);
+                MUST(c, event_destroy, c->instance, 0, i < count ? handles[i] : check_event(c, 0, 0));
             else
-                MUST(c, stream_destroy, c->instance, 0, handles[i]);
-        if (is_event)
-            MUST(c, event_destroy, c->instance, 0, check_event(c, 0, 0));
-        else
-            MUST(c, stream_destroy, c->instance, 0, check_stream(c, 0));
+                MUST(c, stream_destroy, c->instance, 0, i < count ? handles[i] : check_stream(c, 0));
     }
 }
 

@@ -12,14 +12,12 @@ use_events(check_context *c, int32_t dev, openreg_driver_stream stream)
     int32_t done = 0;
     int64_t ns = 0;
     MUST(c, event_record, c->instance, dev, NULL, first);
-    if (c->table.stream_wait != NULL)
-        MUST(c, stream_wait, c->instance, dev, stream, first);
+    OPTIONAL(c, stream_wait, c->instance, dev, stream, first);
     MUST(c, event_record, c->instance, dev, stream, second);
     MUST(c, event_query, c->instance, dev, second, &done);
     MUST(c, event_sync, c->instance, dev, first);
     MUST(c, event_sync, c->instance, dev, second);
-    if (c->table.event_elapsed != NULL)
-        MUST(c, event_elapsed, c->instance, dev, first, second, &ns);
+    OPTIONAL(c, event_elapsed, c->instance, dev, first, second, &ns);
     MUST(c, event_destroy, c->instance, dev, first);
     MUST(c, event_destroy, c->instance, dev, second);
 }
@@ -94,16 +92,14 @@ static void
 use_device(check_context *c, int32_t dev)
 {
     unsigned char *const from = check_host_alloc(c, SIZE, true), *const to = check_host_alloc(c, SIZE, true);
-    if (c->table.device_bind != NULL)
-        MUST(c, device_bind, c->instance, dev);
+    OPTIONAL(c, device_bind, c->instance, dev);
     openreg_driver_stream const stream = check_stream(c, dev);
     char *const memory = check_alloc(c, dev, SIZE), *const other = check_alloc(c, dev, SIZE);
     int32_t done;
     check_pattern(from, SIZE, (uint64_t)dev + 1);
     MUST(c, copy, c->instance, dev, stream, memory, dev, from, -1, SIZE);
     MUST(c, copy, c->instance, dev, stream, other, dev, memory, dev, SIZE);
-    if (c->table.stream_query != NULL)
-        MUST(c, stream_query, c->instance, dev, stream, &done);
+    OPTIONAL(c, stream_query, c->instance, dev, stream, &done);
     check_copy(c, dev, stream, to, -1, other, dev, SIZE);
     check_is_pattern(to, SIZE, (uint64_t)dev + 1, "what came back from a device");
     if (c->table.event_create != NULL)
@@ -111,8 +107,7 @@ use_device(check_context *c, int32_t dev)
     for (int which = 0; check_use_alone(c, dev, which) != NULL;)
         ++which;
     MUST(c, device_sync, c->instance, dev);
-    if (stream != NULL)
-        MUST(c, stream_destroy, c->instance, dev, stream);
+    OPTIONAL(c, stream_destroy, c->instance, dev, stream);
     check_free(c, dev, other);
     check_free(c, dev, memory);
     check_host_free(c, from, true);
@@ -147,10 +142,8 @@ check_use_others(void *context)
         MUST(c, event_sync, c->instance, 0, event);
         MUST(c, event_destroy, c->instance, 0, event);
     }
-    if (c->table.stream_query != NULL)
-        MUST(c, stream_query, c->instance, 0, NULL, &done);
+    OPTIONAL(c, stream_query, c->instance, 0, NULL, &done);
     check_copy(c, 0, NULL, memory, 0, memory + SIZE, 0, SIZE);
     check_copy(c, 0, stream, memory, 0, memory + SIZE, 0, SIZE);
-    if (stream != NULL)
-        MUST(c, stream_destroy, c->instance, 0, stream);
+    OPTIONAL(c, stream_destroy, c->instance, 0, stream);
 }

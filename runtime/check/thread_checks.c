@@ -100,8 +100,7 @@ step(worker *w)
     case 6:
         if (w->event != NULL) {
             MUST(c, event_record, c->instance, w->dev, w->stream, w->event);
-            if (c->table.stream_wait != NULL)
-                MUST(c, stream_wait, c->instance, w->dev, w->stream, w->event);
+            OPTIONAL(c, stream_wait, c->instance, w->dev, w->stream, w->event);
         }
         break;
     case 4: /* a block that comes and goes, with contents on the way */
@@ -190,8 +189,7 @@ churn(void *argument)
                 "of %d threads that made streams, events and memory, one got back other bytes than it had sent",
                 THREADS);
         check_free(c, w->dev, memory);
-        if (stream != NULL)
-            MUST(c, stream_destroy, c->instance, w->dev, stream);
+        OPTIONAL(c, stream_destroy, c->instance, w->dev, stream);
     }
     return NULL;
 }
@@ -331,10 +329,8 @@ replace_handles(partner *p)
         MUST(c, event_sync, c->instance, w->dev, p->made_event);
     }
     enter_call(p); /* nobody compares any more */
-    if (c->table.event_create != NULL)
-        MUST(c, event_destroy, c->instance, w->dev, p->made_event);
-    if (p->made_stream != NULL)
-        MUST(c, stream_destroy, c->instance, w->dev, p->made_stream);
+    OPTIONAL(c, event_destroy, c->instance, w->dev, p->made_event);
+    OPTIONAL(c, stream_destroy, c->instance, w->dev, p->made_stream);
     leave_call();
 }
 

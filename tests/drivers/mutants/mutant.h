@@ -52,6 +52,8 @@ const void *mutant_graph(uint32_t version);
 
 /* What the odd driver still has to free. */
 void mutant_end_frees(openreg_instance instance);
+/* Frees what destroyed streams have left. */
+void mutant_free_kept(void);
 /* The largest allocation that it says it has, and what it keeps of freed memory. */
 uint64_t mutant_most(openreg_instance instance, int32_t dev);
 uint64_t mutant_kept_bytes(int32_t dev);

@@ -160,6 +160,7 @@ static openreg_status
 mutant_close(openreg_instance instance)
 {
     mutant_end_frees(instance);
+    mutant_free_kept();
     return mutant_base->close(instance);
 }
 

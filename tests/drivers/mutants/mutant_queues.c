@@ -28,7 +28,8 @@ unsynced_place(openreg_driver_stream stream)
 void
 mutant_note_work(openreg_driver_stream stream)
 {
-    openreg_driver_stream *const place = IS(destroy_unsynced_leaks) && stream != NULL && unsynced_place(stream) == NULL
+    const bool is_noted = IS(destroy_unsynced_leaks) || IS(busy_kept_to_close);
+    openreg_driver_stream *const place = is_noted && stream != NULL && unsynced_place(stream) == NULL
                                              ? unsynced_place(NULL)
                                              : NULL;
     if (place != NULL)
@@ -43,6 +44,31 @@ forget_work(openreg_driver_stream stream)
     if (place != NULL)
         *place = NULL;
     return place != NULL;
+}
+
+/* What destroyed streams leave until close(). */
+typedef struct kept {
+    struct kept *next;
+    char bytes[692];
+} kept;
+
+static kept *_Atomic all_kept;
+
+static void
+keep_to_close(void)
+{
+    kept *const more = malloc(sizeof *more);
+    if (more != NULL)
+        more->next = atomic_exchange(&all_kept, more); /* close(), alone, is who follows it */
+}
+
+void
+mutant_free_kept(void)
+{
+    for (kept *at = atomic_exchange(&all_kept, NULL), *next; at != NULL; at = next) {
+        next = at->next;
+        free(at);
+    }
 }
 
 /* The streams that device_sync() knows. */
@@ -103,8 +129,11 @@ mutant_stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_str
     mutant_run_late_copy();
     if (IS(device_sync_16) && stream != NULL)
         replace_known(stream, NULL);
-    if (forget_work(stream))
+    const bool had_work = forget_work(stream);
+    if (had_work && IS(destroy_unsynced_leaks))
         (void)dup(STDERR_FILENO);
+    if (had_work && IS(busy_kept_to_close))
+        keep_to_close();
     return IS(stream_leaked) ? OPENREG_OK : mutant_base->stream_destroy(instance, dev, stream);
 }
 

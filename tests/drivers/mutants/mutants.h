@@ -188,6 +188,7 @@
     /* leaks */ \
     X(event_leaked, "leak.events") \
     X(stream_leaked, "leak.streams") \
+    X(busy_kept_to_close, "leak.streams") \
     X(host_leaked, "leak.host_memory") \
     X(host_abort, "runtime.pinned") \
     X(alloc_leaks, "leak.memory") \
