@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from _torch_openreg_device_name import device_name
-from torch._dynamo import trace_rules
+from torch._dynamo import eval_frame, trace_rules
+from torch._dynamo.source import AttrSource, ImportSource
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
@@ -22,6 +23,7 @@ def register() -> None:
     constant: Any = ConstantVariable
     tensor: Any = TensorVariable
     user: Any = UserDefinedObjectVariable
+    in_graph_function: Any = TorchInGraphFunctionVariable
     # Since 2.15 Dynamo calls the first, which returns a constant of its own.
     getattr_name = "tp_getattro_impl" if hasattr(constant, "tp_getattro_impl") else "const_getattr"
     attribute, lookup_callable, is_cuda, as_constant = (
@@ -30,6 +32,8 @@ def register() -> None:
         tensor.method_attr_is_cuda,
         user.as_python_constant,
     )
+    handlers = in_graph_function._get_handlers()
+    module_real = cuda_to_openreg.get_device_module.__wrapped__  # type: ignore[attr-defined]
 
     def named(self: Any, tx: Any, name: str) -> Any:
         found = attribute(self, tx, name)
@@ -50,6 +54,15 @@ def register() -> None:
             return VariableTracker.build(tx, True)
         return is_cuda(self, tx)
 
+    def device_module(self: Any, tx: Any, *arguments: Any, **keywords: Any) -> Any:
+        given = [*arguments, *keywords.values()]
+        if all(one.is_python_constant() and one.as_python_constant() is None for one in given):
+            arguments, keywords = (constant.create(device_name()),), {}  # without one Dynamo compares what guards get
+        found = handlers[module_real](self, tx, *arguments, **keywords)
+        if found.value is torch.openreg and cuda_to_openreg.is_outside(str(tx.f_globals.get("__name__", ""))):
+            return VariableTracker.build(tx, torch.cuda, AttrSource(ImportSource("torch"), "cuda"))
+        return found
+
     def as_class(self: Any) -> Any:
         is_facade = isinstance(self.value, cuda_to_openreg.Facade)  # where isinstance() asks
         return self.value.__wrapped__ if is_facade else as_constant(self)
@@ -58,3 +71,6 @@ def register() -> None:
     setattr(constant, getattr_name, named)
     trace_rules.lookup_callable = in_graph
     tensor.method_attr_is_cuda = is_cuda_or_openreg
+    handlers[cuda_to_openreg.get_device_module] = device_module
+    # Dynamo takes an autocast that is still without attributes for one that it can enter.
+    eval_frame.skip_code(cuda_to_openreg.autocast_init.__code__)

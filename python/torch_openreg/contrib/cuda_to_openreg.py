@@ -45,6 +45,8 @@ __all__ = ["Facade", "Factory", "disable", "disabled", "enable", "enabled", "is_
 _real_device = torch.device
 _name = device_name()  # torch.compile traces what follows, and a function with a cache only with a warning
 _MISSING: Any = object()
+_start_autocast = torch.amp.autocast_mode.autocast.__init__
+_get_device_module: Any = torch.get_device_module
 _lock = threading.RLock()
 _replaced = Replacements()
 _builtins: list[Any] = []  # what TorchScript takes for operators of PyTorch's
@@ -124,6 +126,13 @@ def is_outside(module: str) -> bool:
 def _is_outside() -> bool:
     """The same of the caller's caller."""
     return is_outside(str(sys._getframe(2).f_globals.get("__name__", "")))
+
+
+@functools.wraps(_get_device_module.__wrapped__)  # by which Dynamo knows it
+def get_device_module(device: Any = None) -> types.ModuleType:
+    """Stands for ``torch.get_device_module``: outside of PyTorch openreg's is torch.cuda."""
+    found: types.ModuleType = _get_device_module(_translate(device))
+    return torch.cuda if found is torch.openreg and _is_outside() else found
 
 
 class Facade:
@@ -266,7 +275,6 @@ def _redirect_cuda() -> None:
         "_is_in_bad_fork",
         "_lazy_init",
         "_lazy_call",
-        "_exchange_device",
         "_maybe_exchange_device",
     )
     kept = (
@@ -288,14 +296,8 @@ def _redirect_cuda() -> None:
     # A build without CUDA has no such functions: forked children ask one, and libraries take the other when imported.
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
+    _replace(cuda, "_exchange_device", lambda index: torch.openreg._exchange_device(index) if index >= 0 else -1)
     _replace(torch.openreg.Stream, "cuda_stream", torch.Stream.native_handle)
-    get_module = torch.get_device_module
-
-    @functools.wraps(get_module)
-    def get_device_module(device: Any = None) -> types.ModuleType:
-        found = get_module(_translate(device))
-        return cuda if found is torch.openreg and _is_outside() else found
-
     _replace(torch, "get_device_module", get_device_module)
     _redirect_properties()
     _redirect_events()
@@ -392,17 +394,18 @@ def _redirect_nvtx() -> None:
     _replace(torch.cuda.nvtx, "range", in_range)
 
 
+@functools.wraps(_start_autocast)
+def autocast_init(self: Any, device_type: str, dtype: Any = None, *arguments: Any, **keywords: Any) -> None:
+    """Stands for ``torch.autocast.__init__``; float16 is CUDA's default."""
+    if device_type == "cuda" and dtype is None:
+        dtype = torch.float16
+    _start_autocast(self, _translate(device_type), dtype, *arguments, **keywords)
+
+
 def _redirect_amp() -> None:
-    autocast = torch.amp.autocast_mode.autocast
-    start = autocast.__init__
-
-    @functools.wraps(start)
-    def autocast_init(self: Any, device_type: str, dtype: Any = None, *arguments: Any, **keywords: Any) -> None:
-        if device_type == "cuda" and dtype is None:
-            dtype = torch.float16  # CUDA's default
-        start(self, _translate(device_type), dtype, *arguments, **keywords)
-
-    _replace(autocast, "__init__", autocast_init)
+    _replace(torch.amp.autocast_mode.autocast, "__init__", autocast_init)
+    supported = [*torch.openreg.get_amp_supported_dtype(), torch.float32, torch.float64]  # CUDA's refuses none
+    _replace(torch.openreg, "get_amp_supported_dtype", lambda: supported)
     scaler = torch.amp.grad_scaler.GradScaler
     scaler_start = scaler.__init__
 

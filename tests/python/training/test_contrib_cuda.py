@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,61 @@ def test_compiled_code_takes_the_same_branch() -> None:
     x = torch.ones(2, device="cuda")
     assert torch.compile(branch, backend="eager", fullgraph=True)(x).tolist() == branch(x).tolist() == [2.0, 2.0]
     assert torch.compile(branch, backend="eager", fullgraph=True)(x.cpu()).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("autocast", [lambda: torch.autocast("cuda", torch.bfloat16), lambda: torch.autocast("cuda")])
+def test_compiled_code_goes_on_under_autocast(autocast: Callable[[], torch.autocast]) -> None:
+    """Where a graph ends inside of autocast, or between its making and its begin, the rest runs under it."""
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with autocast():
+            y = x @ x
+            torch._dynamo.graph_break()
+            return y @ x
+
+    def before(x: torch.Tensor) -> torch.Tensor:
+        context = autocast()
+        torch._dynamo.graph_break()
+        with context:
+            return x @ x
+
+    x = torch.randn(4, 4, device="cuda")
+    for function in (inside, before):
+        compiled = torch.compile(function, backend="eager")(x)
+        assert compiled.dtype == autocast().fast_dtype
+        assert torch.equal(compiled, function(x))
+
+
+@pytest.mark.usefixtures("on")
+def test_no_device_is_no_change() -> None:
+    """torch.cuda.device(-1) leaves the device as it is; compiled, too."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.device(-1):
+            return x + torch.ones(2, device="cuda")
+
+    with torch.cuda.device(1):
+        for run in (function, torch.compile(function, backend="eager", fullgraph=True)):
+            assert run(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("arguments", [(), (None,), ("cuda",), (torch.device("cuda", 1),)])
+def test_compiled_code_has_the_device_module(arguments: tuple[Any, ...]) -> None:
+    """torch.get_device_module() is torch.cuda inside of a graph, too, and compiled once."""
+
+    def function(x: torch.Tensor) -> tuple[str, torch.Tensor]:
+        module = torch.get_device_module(*arguments)
+        return module.__name__, x + module.current_device()
+
+    torch.compiler.reset()  # one code object for each of the arguments
+    x = torch.ones(2, device="cuda")
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for name, result in (compiled(x), compiled(x), function(x)):
+            assert name == "torch.cuda"
+            assert result.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.usefixtures("on")
@@ -374,6 +429,9 @@ def test_autocast_without_a_device() -> None:
         torch.set_autocast_enabled(enabled=True)
         assert nn.DataParallel(nn.Linear(4, 4).cuda())(a).dtype == torch.float16
     assert torch.get_autocast_gpu_dtype() == before
+    for dtype in (torch.float32, torch.float64):
+        with torch.autocast("cuda", dtype=dtype):
+            assert (a.half() @ a).dtype == dtype
 
 
 @pytest.mark.usefixtures("on")
