@@ -331,11 +331,10 @@ wheel-test: wheel
 	  $(MAKE) --no-print-directory wheel-test-one TORCH=$$torch || exit 1; \
 	done
 
-# Of the build only the CUDA driver over a fake that tests load, where there are CUDA's headers: no shim.
+# Of the build only the layers that tests load, and the CUDA driver over a fake where there are CUDA's headers: no shim.
 wheel-test-one: $(CLIENTS) $(BUILD)/build.ninja
-	if grep -q '^fake_torch_cuda:' <(cmake --build $(BUILD) --target help); then \
-	  cmake --build $(BUILD) --target fake_torch_cuda --parallel $(JOBS); \
-	fi
+	cmake --build $(BUILD) --parallel $(JOBS) --target id_layer without_layer \
+	  $$(cmake --build $(BUILD) --target help | grep -o '^fake_torch_cuda')
 	python tools/wheel_test.py dist/*.whl --build $(BUILD) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(WHEEL_TEST)
 
 # Needs no environment with that torch.

@@ -22,8 +22,8 @@ def install() -> None:
         return
 
     @functools.wraps(real)
-    def is_autocast_enabled(*device_type: Any) -> bool:
-        return bool(real(*device_type)) or (not device_type and bool(real(device_name())))
+    def is_autocast_enabled(*arguments: Any, **keywords: Any) -> bool:
+        return bool(real(*arguments, **keywords)) or (not arguments and not keywords and bool(real(device_name())))
 
     setattr(is_autocast_enabled, _MARK, True)
     is_autocast_enabled._dynamo_marked_constant = True  # type: ignore[attr-defined]  # its guards see changes

@@ -102,6 +102,7 @@ class Factory:
         """Stands for ``real``, a function of the module."""
         functools.update_wrapper(self, real)
         self.__module__ = module
+        self.__name__ = str(real.__name__).removeprefix("fft_")  # the builtin behind torch.fft.fftfreq: fft_fftfreq
         self._real = real
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -114,7 +115,7 @@ class Factory:
         return repr(self._real)
 
     def __reduce__(self) -> str:
-        return str(self._real.__name__)  # pickled by name, as the function is
+        return self.__name__  # pickled by name, as the function is
 
 
 def is_outside(module: str) -> bool:
@@ -254,6 +255,7 @@ def _redirect_tensors() -> None:
     _replace(torch, "set_default_tensor_type", set_default_tensor_type)
 
 
+@functools.cache  # the same object in torch.cuda and in torch.cuda.memory: Dynamo knows it by one of the names
 def _counterpart(name: str) -> Any:
     """What of torch.openreg stands for torch.cuda.<name>; _MISSING if nothing does."""
     value = getattr(torch.openreg, name, _MISSING)

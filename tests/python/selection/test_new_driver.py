@@ -59,7 +59,8 @@ def test_a_new_driver_works_at_once(tmp_path: Path) -> None:
     run(tmp_path, *pip, "wheel", *options, "--wheel-dir", "wheels", str(sdist))
     (built,) = (tmp_path / "wheels").glob("torch_my_chip-0.1.0-py3-none-linux_*.whl")
     run(
-        tmp_path, "-m", "auditwheel", "repair", "--wheel-dir", "dist", str(built), PATH=str(Path(sys.executable).parent)
+        *(tmp_path, "-m", "auditwheel", "repair", "--wheel-dir", "dist", str(built)),
+        PATH=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
     )
     (wheel,) = (tmp_path / "dist").glob("torch_my_chip-0.1.0-py3-none-manylinux*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -164,6 +164,32 @@ def test_compiled_code_takes_the_same_branch() -> None:
     assert torch.compile(branch, backend="eager", fullgraph=True)(x.cpu()).tolist() == [3.0, 3.0]
 
 
+# what CUDA programs ask, each of a tensor
+QUERIES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "the device's text": lambda x: (str(x.device), repr(x.device), f"{x.device}", f"{x.device!r:>30}"),
+    "format()": lambda x: (format(x.device), "{} {d}".format(x.device, d=x.device)),  # noqa: UP032
+    "%": lambda x: ("%s" % x.device, "%s %r" % (x.device, x.device)),  # noqa: UP031
+    "the text of a device without index": lambda x: f"{torch.device('cuda')} {torch.device('cpu')}",
+    "type()": lambda x: (x.type(), x.half().type(), x.cpu().type()),
+    "autocast's type": lambda x: (torch.get_autocast_dtype("cuda"), torch.get_autocast_gpu_dtype()),
+    "whether there is autocast": lambda x: (torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled()),
+    "current_device()": lambda x: x.device.index == torch.cuda.current_device(),
+}
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_compiled_code_gets_the_same_answer(query: Callable[[torch.Tensor], Any]) -> None:
+    """What it knows while it is traced is what the code gets without compilation."""
+
+    def function(x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        return query(x), x + 1
+
+    torch.compiler.reset()
+    for x in (torch.ones(2, device="cuda:1"), torch.ones(2)):
+        assert torch.compile(function, backend="eager", fullgraph=True)(x)[0] == query(x)
+
+
 @pytest.mark.usefixtures("on")
 @pytest.mark.parametrize("autocast", [lambda: torch.autocast("cuda", torch.bfloat16), lambda: torch.autocast("cuda")])
 def test_compiled_code_goes_on_under_autocast(autocast: Callable[[], torch.autocast]) -> None:
@@ -229,7 +255,7 @@ def test_factories_are_as_builtins() -> None:
 
     assert Keeps().make(2, device="cuda").is_cuda
     assert Keeps().fill((2,), 3.0, device="cuda").tolist() == [3.0, 3.0]
-    for factory in (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor, torch.arange):
+    for factory in (torch.empty, torch.zeros, torch.full, torch.tensor, torch.arange, torch.fft.rfftfreq):
         assert pickle.loads(pickle.dumps(factory)) is factory
         assert copy.deepcopy(factory) is factory
         assert "built-in" in repr(factory)
@@ -237,9 +263,10 @@ def test_factories_are_as_builtins() -> None:
 
     @torch.compile(backend="eager", fullgraph=True)
     def compiled(x: torch.Tensor) -> torch.Tensor:
-        return torch.ones(2, device="cuda") + torch.zeros_like(x) + torch.full((2,), 2.0, device=x.device)
+        y = torch.ones(2, device="cuda") + torch.zeros_like(x) + torch.full((2,), 2.0, device=x.device)
+        return y + torch.fft.fftfreq(2, device="cuda")
 
-    assert compiled(torch.ones(2, device="cuda")).tolist() == [3.0, 3.0]
+    assert compiled(torch.ones(2, device="cuda")).tolist() == [3.0, 2.5]
 
 
 @pytest.mark.usefixtures("on")
