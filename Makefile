@@ -324,7 +324,7 @@ wheel: $(if $(filter $(BUILD),$(WHEEL_BUILDS)),build,$(PACKAGES))
 	OPENREG_BUILD_DIR=$(call joined,:,$(WHEEL_BUILDS)) $(PIP) wheel --quiet --no-build-isolation --no-deps -w build-wheel/dist .
 	python tools/repair_wheel.py build-wheel/dist/*.whl --into dist
 
-# The one file with each of its versions of torch, in that version's environment: half an hour of two cores for each.
+# The one file with each of its versions of torch, in that version's environment: ten minutes of two cores for each.
 # WHEEL_TEST has options of pytest.
 wheel-test: wheel
 	for torch in $(or $(TORCH),$(PINNED)); do \

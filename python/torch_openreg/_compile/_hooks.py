@@ -24,6 +24,7 @@ _REGISTERS: dict[str, list[str]] = {
     "torch._dynamo.polyfills.loader": ["torch_openreg._compile.tracing"],
     "torch._inductor.codegen.common": ["torch_openreg._compile.registration"],
     "torch._inductor.lowering": ["torch_openreg._compile.lowerings"],
+    "torch.nn.attention.flex_attention": ["torch_openreg._compile.flex_attention"],
     "torch.distributed.tensor._random": ["torch_openreg._integration.dtensor_random"],
 }
 

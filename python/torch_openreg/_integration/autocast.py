@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Answers ``torch.is_autocast_enabled()`` without a device, which PyTorch's own modules ask, for this one too.
+"""Autocast where PyTorch has it for the devices of a list of its own.
 
-PyTorch answers for CUDA alone; by that its attention and transformer layers choose kernels that autocast doesn't reach.
+``torch.is_autocast_enabled()`` without a device answers for CUDA alone; by that PyTorch's attention and transformer
+layers choose kernels that autocast doesn't reach. And ``torch.cond()`` and its like have no kernel under autocast.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _MARK = "_of_openreg"
 
 
 def install() -> None:
-    """Replaces the function. Repeating it changes nothing."""
+    """Replaces the function, and has higher-order operators call what is below autocast. Repeating changes nothing."""
     real: Any = torch.is_autocast_enabled
     if hasattr(real, _MARK):
         return
@@ -31,3 +32,7 @@ def install() -> None:
     if operator is not None:  # TorchScript knows functions by identity, those that torch has when it is first used
         torch.jit._builtins._register_builtin(is_autocast_enabled, operator)
     torch.is_autocast_enabled = is_autocast_enabled
+    key = torch._C.DispatchKey.AutocastPrivateUse1
+    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+    for operator in torch._ops._higher_order_ops.values():
+        operator.fallthrough(key)

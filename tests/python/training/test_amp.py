@@ -85,6 +85,20 @@ def test_layers_that_ask_without_a_device(compiled: bool) -> None:
     assert not torch.is_autocast_enabled()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_branch_that_is_an_operator(compiled: bool) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda t: t @ t, lambda t: t @ t * 2, (x,))
+
+    run = torch.compile(function, backend="aot_eager", fullgraph=True) if compiled else function
+    x = torch.ones(2, 2, device="openreg", requires_grad=True)
+    with torch.autocast("openreg", dtype=torch.bfloat16):
+        result = run(x)
+    assert result.dtype == torch.bfloat16
+    result.sum().backward()
+    assert x.grad is not None and x.grad.cpu().tolist() == [[4.0, 4.0], [4.0, 4.0]]
+
+
 # what PyTorch itself says is short for "cuda" stays CUDA's
 def test_settings_without_a_device_are_cudas() -> None:
     x = torch.ones(2, 2, device="openreg")
