@@ -111,6 +111,14 @@ class Factory:
             keywords["device"] = _translate(keywords["device"])
         return self._real(*arguments, **keywords)
 
+    def __eq__(self, other: object) -> bool:
+        return bool(
+            self._real == (other._real if isinstance(other, Factory) else other)
+        )  # in PyTorch's sets and tables
+
+    def __hash__(self) -> int:
+        return hash(self._real)
+
     def __repr__(self) -> str:
         return repr(self._real)
 
@@ -298,6 +306,7 @@ def _redirect_cuda() -> None:
     # A build without CUDA has no such functions: forked children ask one, and libraries take the other when imported.
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
+    _replace(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
     _replace(cuda, "_exchange_device", lambda index: torch.openreg._exchange_device(index) if index >= 0 else -1)
     _replace(torch.openreg.Stream, "cuda_stream", torch.Stream.native_handle)
     _replace(torch, "get_device_module", get_device_module)

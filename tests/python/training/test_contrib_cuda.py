@@ -228,6 +228,20 @@ def test_no_device_is_no_change() -> None:
 
 
 @pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {}, {"mode": "reduce-overhead"}], ids=str)
+def test_compiled_code_makes_tensors_where_the_default_is(options: dict[str, Any]) -> None:
+    """The default device is CUDA's current one; a graph of CUDA's, which the last asks for, isn't made."""
+    torch.compiler.reset()
+    torch.set_default_device("cuda")
+    try:
+        made = torch.compile(lambda: torch.ones(2) + torch.arange(2.0), **options)()
+    finally:
+        torch.set_default_device(None)
+    assert made.is_cuda
+    assert made.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.usefixtures("on")
 @pytest.mark.parametrize("arguments", [(), (None,), ("cuda",), (torch.device("cuda", 1),)])
 def test_compiled_code_has_the_device_module(arguments: tuple[Any, ...]) -> None:
     """torch.get_device_module() is torch.cuda inside of a graph, too, and compiled once."""
