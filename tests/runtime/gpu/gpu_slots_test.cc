@@ -358,7 +358,7 @@ TEST_P(GpuSlots, ThreadsWorkAtOnce) {
         fill(dev, memory, value, 4096, stream);
         copy(host, -1, memory, dev, 4096, dev, stream);
         succeeds([&] { return table_->event_record(instance_, dev, stream, event); });
-        succeeds([&] { return table_->event_sync(instance_, 0, event); });
+        succeeds([&] { return table_->event_sync(instance_, dev, event); });
         EXPECT_EQ(host[4095], value);
         release(dev, memory);
       }

@@ -207,11 +207,16 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   openreg_driver_event make_event(int32_t dev, uint32_t flags = 0) {
     openreg_driver_event event = nullptr;
     succeeds([&] { return table_->event_create(instance_, dev, flags, &event); });
+    const std::lock_guard lock(events_);
     event_devices_[event] = dev;
     return event;
   }
+  int32_t device_of(openreg_driver_event event) {
+    const std::lock_guard lock(events_);
+    return event_devices_[event];
+  }
   void destroy(openreg_driver_event event) {
-    succeeds([&] { return table_->event_destroy(instance_, event_devices_[event], event); });
+    succeeds([&] { return table_->event_destroy(instance_, device_of(event), event); });
   }
   void fill(int32_t dev, void* memory, uint8_t value, uint64_t size = 4096, openreg_driver_stream stream = nullptr) {
     succeeds([&] { return table_->fill(instance_, dev, stream, memory, value, size); });
@@ -230,7 +235,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   }
   int32_t is_done(openreg_driver_event event) {
     int32_t done = -1;
-    succeeds([&] { return table_->event_query(instance_, event_devices_[event], event, &done); });
+    succeeds([&] { return table_->event_query(instance_, device_of(event), event, &done); });
     return done;
   }
   // The device's bytes, after all of its work.
@@ -256,6 +261,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
 
   const openreg_driver* table_ = nullptr;
   const fake_gpu_hooks* hooks_ = nullptr;  // null on a real GPU
+  std::mutex events_;                      // tests make events in threads
   std::map<openreg_driver_event, int32_t> event_devices_;
   openreg_instance instance_ = nullptr;
 
