@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from _torch_openreg_device_name import device_name
 from torch._higher_order_ops.flex_attention import (
     flex_attention,
     flex_attention_backward,
@@ -22,6 +23,8 @@ from torch._inductor.virtualized import V
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
+
+_NAME = device_name()
 
 
 def _zeros_and_scatter(shape: list[int], indices: list[torch.Tensor], vals: torch.Tensor) -> torch.Tensor:
@@ -41,10 +44,12 @@ def _backward(*arguments: Any) -> Any:
 
 
 def _in_plain_operators(dense: Callable[..., Any]) -> Callable[..., Any]:
-    def lower(*args: Any, **kwargs: Any) -> Any:
+    def lower(query: Any, *args: Any, **kwargs: Any) -> Any:
+        if query.get_device().type != _NAME:
+            return None  # which leaves it to Inductor
         node = V.graph.current_node
         nodes, spec = pytree.tree_flatten((node.args, node.kwargs))
-        values, _ = pytree.tree_flatten((args, kwargs))
+        values, _ = pytree.tree_flatten(((query, *args), kwargs))
         inputs = []
         for i, each in enumerate(nodes):
             if isinstance(each, torch.fx.Node):

@@ -121,13 +121,6 @@ def _pointwise(target: Any) -> Lowering:
     return lower
 
 
-def _flex_attention(in_plain_operators: Lowering) -> Lowering:
-    def lower(query: Any, *args: Any, **kwargs: Any) -> Any:
-        return in_plain_operators(query, *args, **kwargs) if _is_ours(query) else None
-
-    return lower
-
-
 def _with_random_state(*args: Any, rng_state: Any = None, **kwargs: Any) -> Any:
     """A random operator that draws again what it drew before, as under checkpointing, from the state that it is handed.
 
@@ -160,7 +153,7 @@ def register() -> None:
         _aten.var.correction: _variance(with_mean=False),
         _aten.var_mean.correction: _variance(with_mean=True),
         graphsafe_run_with_rng_state: _with_random_state,
-        **{target: _flex_attention(lower) for target, lower in FLEX_ATTENTION.items()},
+        **FLEX_ATTENTION,
     }
     for target, lower in ours.items():
         registered.setdefault(target, lower)

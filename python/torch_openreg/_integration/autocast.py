@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from _torch_openreg_device_name import device_name
 
+from torch_openreg._integration import higher_order
+
 _MARK = "_of_openreg"
 
 
@@ -32,7 +34,4 @@ def install() -> None:
     if operator is not None:  # TorchScript knows functions by identity, those that torch has when it is first used
         torch.jit._builtins._register_builtin(is_autocast_enabled, operator)
     torch.is_autocast_enabled = is_autocast_enabled
-    key = torch._C.DispatchKey.AutocastPrivateUse1
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
-    for operator in torch._ops._higher_order_ops.values():
-        operator.fallthrough(key)
+    higher_order.pass_over(torch._C._dispatch_key_parse("AutocastPrivateUse1"))

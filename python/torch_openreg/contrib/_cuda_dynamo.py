@@ -19,7 +19,7 @@ from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from torch_openreg.contrib import cuda_to_openreg
 
-_TEXTS = (str, repr, ascii, format, str.format, operator.mod)  # f"{device}" is str.format(), or str() since 2.14
+_TEXTS = (str, repr, ascii, format, str.format, operator.mod)  # f"{device}" is str.format() up to 2.13
 # Devices ask for the module of the code that runs.
 _call_from_outside = eval("lambda function, *arguments, **keywords: function(*arguments, **keywords)", {"__name__": ""})
 
@@ -52,6 +52,7 @@ def register() -> None:
         user.as_python_constant,
         builtin.call_function,
     )
+    text: Any = getattr(constant, "tp_str_impl", None)  # since 2.14, of f"{device}"
     handlers = in_graph_function._get_handlers()
     of_device_module: Any = cuda_to_openreg.get_device_module
     start_autocast: Any = cuda_to_openreg.autocast_init
@@ -72,16 +73,13 @@ def register() -> None:
                 return constant.create(_call_from_outside(self.fn, *values[:count], **named))
         return call(self, tx, arguments, keywords)
 
-    def text_by(function: Any, real: Any) -> Any:
-        def text(self: Any, tx: Any) -> Any:
-            if _has_device(self.value) and _is_outside(tx):
-                return constant.create(_call_from_outside(function, self.value))
-            return real(self, tx)
-
-        return text
+    def named_text(self: Any, tx: Any) -> Any:
+        if _has_device(self.value) and _is_outside(tx):
+            return constant.create(_call_from_outside(str, self.value))
+        return text(self, tx)
 
     def in_graph(function: Any) -> Any:
-        if isinstance(function, cuda_to_openreg.Factory) or function is of_device_module:
+        if isinstance(function, cuda_to_openreg.Factory):
             return TorchInGraphFunctionVariable
         return lookup_callable(function)
 
@@ -112,15 +110,15 @@ def register() -> None:
 
     user.as_python_constant = as_class
     setattr(constant, getattr_name, attribute_named)
-    for name, function in (("tp_str_impl", str), ("tp_repr_impl", repr)):
-        if hasattr(constant, name):
-            setattr(constant, name, text_by(function, getattr(constant, name)))
+    if text is not None:
+        constant.tp_str_impl = named_text
     trace_rules.lookup_callable = in_graph
     tensor.method_attr_is_cuda = is_cuda_or_openreg
     tensor.method_type = named_tensor_type
     if "type" in (methods := getattr(tensor, "tp_methods", {})):  # since 2.15
         methods["type"] = type(methods["type"])(named_tensor_type)
     builtin.call_function = call_text
+    trace_rules.get_torch_obj_rule_map()[of_device_module] = TorchInGraphFunctionVariable
     handlers[of_device_module] = device_module
     for function in (torch.get_autocast_dtype, torch.is_autocast_enabled):
         constant_fold_functions[getattr(function, "__wrapped__", function)] = None

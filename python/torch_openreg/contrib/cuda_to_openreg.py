@@ -112,9 +112,8 @@ class Factory:
         return self._real(*arguments, **keywords)
 
     def __eq__(self, other: object) -> bool:
-        return bool(
-            self._real == (other._real if isinstance(other, Factory) else other)
-        )  # in PyTorch's sets and tables
+        # PyTorch has sets and tables of functions.
+        return bool(self._real == (other._real if isinstance(other, Factory) else other))
 
     def __hash__(self) -> int:
         return hash(self._real)

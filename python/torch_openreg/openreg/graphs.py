@@ -12,6 +12,7 @@ from _torch_openreg_device_name import device_name
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
+from torch_openreg._integration import higher_order
 from torch_openreg.openreg import streams
 from torch_openreg.openreg._device import synchronize
 from torch_openreg.openreg._lazy import is_initialized
@@ -99,10 +100,7 @@ def _prepare_first_graph() -> None:
     """Called by the process's first graph."""
     register_optimizer_step_pre_hook(_check_capturable)
     # Higher-order operators have no kernels for the key of captures: what they call comes to the capture.
-    key = torch._C._dispatch_key_parse("Fake")
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
-    for operator in torch._ops._higher_order_ops.values():
-        operator.fallthrough(key)
+    higher_order.pass_over(torch._C._dispatch_key_parse("Fake"))
 
 
 class graph:

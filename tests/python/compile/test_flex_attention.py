@@ -11,17 +11,16 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 LENGTH = 40
-Tensors = tuple[torch.Tensor, ...]
 
 
 def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
     return i >= j
 
 
-def inputs(key_heads: int = 2, queries: int = LENGTH, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def inputs(key_heads: int = 2, queries: int = LENGTH) -> list[torch.Tensor]:
     torch.manual_seed(0)
     shapes = ((2, 4, queries, 8), (2, key_heads, LENGTH, 8), (2, key_heads, LENGTH, 8))
-    return [torch.randn(shape, dtype=dtype).to("openreg").requires_grad_() for shape in shapes]
+    return [torch.randn(shape).to("openreg").requires_grad_() for shape in shapes]
 
 
 def written_down(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, bias: Any = 0) -> torch.Tensor:
