@@ -27,11 +27,6 @@ from torch.utils import _pytree as pytree
 _NAME = device_name()
 
 
-def _zeros_and_scatter(shape: list[int], indices: list[torch.Tensor], vals: torch.Tensor) -> torch.Tensor:
-    """The gradient of what a function of scores has captured. Inductor lowers the operator inside of templates only."""
-    return torch.ops.aten.index_put(vals.new_zeros(shape), indices, vals, accumulate=True)
-
-
 def _backward(*arguments: Any) -> Any:
     """With the gradients of all that a function of scores has captured: it is not known here which are wanted."""
     *others, of_scores, of_masks = arguments
@@ -65,8 +60,7 @@ def _in_plain_operators(dense: Callable[..., Any]) -> Callable[..., Any]:
             return dense(*of_positions, **of_names)
 
         with V.fake_mode:
-            table = select_decomp_table() | {torch.ops.flex_lib.zeros_and_scatter.default: _zeros_and_scatter}
-            graph = make_fx(dispatch_functionalize(on_inputs), table)(*[nodes[i] for i in inputs])
+            graph = make_fx(dispatch_functionalize(on_inputs), select_decomp_table())(*[nodes[i] for i in inputs])
         for constant in graph.graph.find_nodes(op="get_attr"):
             name = V.graph.qualify_name(f"{node.name}{constant.target}")
             setattr(V.graph.module, name, getattr(graph, constant.target))

@@ -39,6 +39,7 @@ def test_types(dtype: torch.dtype) -> None:
             assert (x @ x).dtype == torch.float32
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32  # the CPU is not meant
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled(device_type="cpu")
         assert (x @ x).dtype == torch.float32  # nor is this device
     assert not torch.is_autocast_enabled("openreg")
     assert not torch.is_autocast_enabled(device_type="openreg")

@@ -626,3 +626,20 @@ def test_importing_is_enough() -> None:
     assert torch.zeros(1, device="cuda:1").device.index == 1
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
+
+
+def test_importing_late(tmp_path: Path) -> None:
+    """Dynamo, which has tables of PyTorch's functions by then, knows what stands for them."""
+    program = tmp_path / "late.py"  # Dynamo reads the source
+    program.write_text("""
+import torch
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+import torch_openreg.contrib.cuda_to_openreg
+
+@torch.compile(backend="eager", fullgraph=True)
+def function(x):
+    return torch.get_device_module("cuda").__name__, str(x.device), torch.ones(2, device="cuda") + x
+
+assert function(torch.ones(2, device="cuda"))[:2] == ("torch.cuda", "cuda:0")
+""")
+    subprocess.run([sys.executable, str(program)], check=True, timeout=120)
