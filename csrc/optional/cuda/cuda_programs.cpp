@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "shim/base/status.h"
+#include "shim/operators/fallback/fallback.h"
 
 namespace torch_openreg {
 
@@ -101,6 +102,7 @@ PyObject* _nameDevicesCuda(PyObject* /*self*/, PyObject* on) {
     type->tp_str = true_str;
   }
   PyType_Modified(type);
+  c10::openreg::let_cuda_kernels_run(wanted != 0);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -133,7 +135,7 @@ PyMethodDef methods[] = {
     {"_name_devices_cuda",
      _nameDevicesCuda,
      METH_O,
-     "True: to code outside of PyTorch, this backend's devices have the type cuda."},
+     "True: to code outside of PyTorch, this backend's devices have the type cuda. Operators may run kernels for CUDA."},
     {"_sleep", _sleep, METH_VARARGS, "Keeps the current stream of a device busy for a time in nanoseconds."},
     {nullptr, nullptr, 0, nullptr},
 };

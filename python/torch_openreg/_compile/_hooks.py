@@ -25,6 +25,7 @@ _REGISTERS: dict[str, list[str]] = {
     "torch._inductor.codegen.common": ["torch_openreg._compile.registration"],
     "torch._inductor.lowering": ["torch_openreg._compile.lowerings"],
     "torch.nn.attention.flex_attention": ["torch_openreg._compile.flex_attention"],
+    "torch.testing._internal.optests.autograd_registration": ["torch_openreg._integration.opcheck"],
     "torch.distributed.tensor._random": ["torch_openreg._integration.dtensor_random"],
 }
 

@@ -20,8 +20,13 @@ from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSource
 from torch._dynamo.trace_rules import get_torch_obj_rule_map
+from torch._dynamo.utils import common_constant_types
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+from torch._dynamo.variables.torch import (
+    TorchInGraphFunctionVariable,
+    constant_fold_functions,
+    constant_fold_functions_need_guards,
+)
 from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
 from torch_openreg import _C, openreg
@@ -101,6 +106,10 @@ def register() -> None:
         substitute_in_graph(original, skip_signature_check=True)(traceable)
     rules = get_torch_obj_rule_map()
     rules[openreg.stream] = TorchInGraphFunctionVariable  # whose handler takes every interface's stream()
+    for constant in (_device.get_device_properties, _device.get_device_name, _device.get_device_capability):
+        rules[constant] = TorchInGraphFunctionVariable
+        constant_fold_functions[constant] = constant_fold_functions_need_guards[constant] = None  # of the current device
+    common_constant_types.add(_device.DeviceProperties)
     for function in (_device._exchange_device, _device._maybe_exchange_device):
         rules[function] = TorchInGraphFunctionVariable
         TorchInGraphFunctionVariable._get_handlers()[function] = _exchange(function)

@@ -10,6 +10,7 @@ import torch
 from _torch_openreg_device_name import device_name
 from torch._dynamo import eval_frame, trace_rules
 from torch._dynamo.source import AttrSource, ImportSource
+from torch._dynamo.utils import common_constant_types
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
@@ -18,6 +19,7 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable, constant
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
 from torch_openreg.contrib import cuda_to_openreg
+from torch_openreg.contrib._cuda_persona import CudaDeviceProperties
 
 _TEXTS = (str, repr, ascii, format, str.format, operator.mod)  # f"{device}" is str.format() up to 2.13
 # Devices ask for the module of the code that runs.
@@ -122,5 +124,6 @@ def register() -> None:
     handlers[of_device_module] = device_module
     for function in (torch.get_autocast_dtype, torch.is_autocast_enabled):
         constant_fold_functions[getattr(function, "__wrapped__", function)] = None
+    common_constant_types.add(CudaDeviceProperties)
     # Dynamo takes an autocast that is still without attributes for one that it can enter.
     eval_frame.skip_code(start_autocast.__code__)

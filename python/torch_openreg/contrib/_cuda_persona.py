@@ -20,7 +20,8 @@ from torch_openreg import _C_cuda
 from torch_openreg.openreg import _device
 from torch_openreg.openreg.memory import mem_get_info
 
-_CUDA = "12.8"
+CUDA_NUMBER = 12080  # 1000 times the major version, and 10 times the minor one
+_CUDA = f"{CUDA_NUMBER // 1000}.{CUDA_NUMBER % 1000 // 10}"
 _NCCL = (2, 27, 3)
 _MIB = 2**20
 _MEMORY_VARIABLE = "OPENREG_SIM_MEMORY"

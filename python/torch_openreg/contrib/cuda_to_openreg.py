@@ -24,7 +24,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
 import torch
@@ -77,7 +77,7 @@ def _translate(value: Any) -> Any:
     return value
 
 
-def _all_translated(values: tuple[Any, ...]) -> list[Any]:
+def _all_translated(values: Sequence[Any]) -> list[Any]:
     return [_translate(value) for value in values]
 
 
@@ -306,6 +306,10 @@ def _redirect_cuda() -> None:
     _replace(torch._C, "_cuda_isInBadFork", torch.openreg._is_in_bad_fork)
     _replace(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
     _replace(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
+    # The same of PyTorch's own test classes for CUDA.
+    _replace(torch._C, "_cuda_setDevice", torch.openreg.set_device)
+    _replace(torch._C, "_cuda_setStream", lambda **ids: torch.openreg.set_stream(torch.openreg.Stream(**ids)))
+    _replace(torch._C, "_cuda_getCompiledVersion", lambda: _cuda_persona.CUDA_NUMBER)
     _replace(cuda, "_exchange_device", lambda index: torch.openreg._exchange_device(index) if index >= 0 else -1)
     _replace(torch.openreg.Stream, "cuda_stream", torch.Stream.native_handle)
     _replace(torch, "get_device_module", get_device_module)
@@ -438,6 +442,8 @@ def _redirect_amp() -> None:
         of_any = getattr(torch, name.replace("_gpu", ""))
         _replace(torch, name, functools.partial(of_any, device_name()))
     _replace_by(_translating, torch.amp, "custom_fwd", "custom_bwd", "is_autocast_available")
+    for owner in (torch.library, torch.library.CustomOpDef):
+        _replace_by(_translating, owner, "register_autocast")
     _replace(torch.cuda.amp, "custom_fwd", functools.partial(torch.amp.custom_fwd, device_type=device_name()))
     _replace(torch.cuda.amp, "custom_bwd", functools.partial(torch.amp.custom_bwd, device_type=device_name()))
 
@@ -470,6 +476,18 @@ def _redirect_files() -> None:
     registry = torch.serialization._package_registry
     entry = (18, _location, _restore)
     _replace(torch.serialization, "_package_registry", sorted([*registry, entry], key=lambda one: one[0]))
+
+
+def _redirect_exports() -> None:
+    from torch.export import passes
+
+    move = passes.move_to_device_pass
+
+    @functools.wraps(move)
+    def move_to_device_pass(ep: Any, location: Any) -> Any:
+        return move(ep, _map_location(location))
+
+    _replace(passes, "move_to_device_pass", move_to_device_pass)
 
 
 def _location(storage: Any) -> str | None:
@@ -568,7 +586,25 @@ def _redirect_scripts() -> None:
             call.args.append(ast.copy_location(ast.Constant(device_name()), call))
         return build(context, call)
 
-    _replace(builder, "build_Call", staticmethod(build_call))
+    def build_attribute(context: Any, attribute: ast.Attribute) -> Any:
+        if attribute.attr != "is_cuda":
+            return get_attribute(context, attribute)
+        device = ast.copy_location(ast.Attribute(attribute.value, "device", ast.Load()), attribute)
+        kind = ast.copy_location(ast.Attribute(device, "type", ast.Load()), attribute)
+        name = ast.copy_location(ast.Constant(device_name()), attribute)
+        return compare(context, ast.copy_location(ast.Compare(kind, [ast.Eq()], [name]), attribute))
+
+    def build_compare(context: Any, comparison: ast.Compare) -> Any:
+        operands = [comparison.left, *comparison.comparators]
+        if any(isinstance(one, ast.Attribute) and one.attr == "type" for one in operands):
+            for one in (constant for operand in operands for constant in ast.walk(operand)):
+                if isinstance(one, ast.Constant):
+                    one.value = _translate(one.value)
+        return compare(context, comparison)
+
+    get_attribute, compare = builder.build_Attribute, builder.build_Compare
+    for name, function in (("Call", build_call), ("Attribute", build_attribute), ("Compare", build_compare)):
+        _replace(builder, f"build_{name}", staticmethod(function))
 
 
 def _redirect_compiler() -> None:
@@ -641,6 +677,7 @@ def enable(persona: str | None = None) -> None:
                 _redirect_cuda,
                 _redirect_amp,
                 _redirect_files,
+                _redirect_exports,
                 _redirect_distributed,
                 _redirect_profiler,
                 _redirect_scripts,

@@ -20,6 +20,10 @@ _NAME = device_name()
 class _TensorType(type):
     dtype: torch.dtype
 
+    @property
+    def __name__(cls) -> str:
+        return cls.__qualname__
+
     def __instancecheck__(cls, instance: object) -> bool:
         return (
             isinstance(instance, torch.Tensor)
@@ -38,8 +42,13 @@ class _TensorType(type):
         return getattr(torch, name)(*arguments).to(torch.device(_NAME, _get_valid_index(device)))
 
 
+# Of PyTorch's own types, by which Dynamo knows them.
+_TensorType.__module__, _TensorType.__qualname__ = "torch", "tensortype"
+
+
 def _make(name: str, dtype: torch.dtype) -> _TensorType:
-    made = _TensorType(name, (), {"dtype": dtype, "__doc__": f"Dense {_NAME} tensors of {dtype}."})
+    members = {"dtype": dtype, "__qualname__": name, "__doc__": f"Dense {_NAME} tensors of {dtype}."}
+    made = _TensorType(f"torch.{_NAME}.{name}", (), members)  # the whole name: Tensor.type() reads it in C
     made.__module__ = f"torch.{_NAME}"
     return made
 

@@ -8,6 +8,7 @@
 #include <openreg/openreg.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -128,11 +129,19 @@ WrittenLists written_lists(const c10::OperatorHandle& op, const c10::IValue* arg
   return found == WrittenLists::of_one_type && !alike ? WrittenLists::of_several_types : found;
 }
 
+std::atomic<bool> cuda_kernels_may_run = false;
+
 // An operator whose CPU kernel may be Python code: what that keeps, a constant that it computes once, is ordinary memory of the
 // host and no block of the device's.
 bool may_be_python(const c10::OperatorHandle& op) {
   const auto name = op.operator_name().getNamespace();
   return name.has_value() && *name != "aten" && *name != "quantized";
+}
+
+// PyTorch's own kernels for CUDA are code for a GPU.
+bool runs_by_cuda_kernel(const c10::OperatorHandle& op) {
+  return cuda_kernels_may_run.load(std::memory_order_relaxed) && may_be_python(op) &&
+      op.hasKernelForDispatchKey(c10::DispatchKey::CUDA);
 }
 
 c10::IValue adopted_result(KernelView& view, c10::IValue value) {
@@ -195,6 +204,10 @@ void run_kernel(const c10::OperatorHandle& op, const Where& where, torch::jit::S
 
 } // namespace
 
+void let_cuda_kernels_run(bool on) {
+  cuda_kernels_may_run.store(on, std::memory_order_relaxed);
+}
+
 void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto& declared = schema.arguments();
@@ -228,8 +241,13 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   }
   const c10::DispatchKeySet kernel_keys = kernel_keys_of(kernels, keys);
   const c10::DispatchKey kernel_key = kernel_keys.highestPriorityTypeId();
+  const bool has_kernel = op.hasComputedKernelForDispatchKey(kernel_key);
+  if (!has_kernel && runs_by_cuda_kernel(op)) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CUDA), stack);
+    return;
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      op.hasComputedKernelForDispatchKey(kernel_key),
+      has_kernel,
       schema.name(),
       schema.overload_name().empty() ? "" : ".",
       schema.overload_name(),

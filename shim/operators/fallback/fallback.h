@@ -18,6 +18,10 @@ namespace c10::openreg {
 TORCH_OPENREG_API void operator_fallback(
     const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// Whether an operator of a library's that has neither a kernel for this device nor one for the CPU runs the one that it has
+// for CUDA: for programs that take this device for CUDA's. From any thread.
+TORCH_OPENREG_API void let_cuda_kernels_run(bool on);
+
 // Registers the fallback for openreg's tensors of every kind.
 void register_fallbacks();
 

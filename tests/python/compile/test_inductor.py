@@ -467,6 +467,21 @@ def test_the_current_device_is_guarded() -> None:
     assert compiled(x).tolist() == [0, 0]
 
 
+# and so are its properties
+@pytest.mark.parametrize("with_index", [False, True])
+def test_properties_are_constants(with_index: bool) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        index = 1 if with_index else None
+        properties, capability = torch.openreg.get_device_properties(index), torch.openreg.get_device_capability(index)
+        return x + properties.ordinal + len(torch.openreg.get_device_name(index)) + capability[0]
+
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    x = torch.zeros((), device="openreg:0")
+    for device in (0, 1, 0):
+        with torch.openreg.device(device):
+            assert compiled(x).item() == function(x).item()
+
+
 def kernels(function: Callable[..., Any], *arguments: torch.Tensor) -> list[str]:
     """The C++ of the kernels that a function is compiled to."""
     _, code = run_and_get_code(torch.compile(function, fullgraph=True), *arguments)

@@ -67,8 +67,7 @@ def test_a_custom_operator_that_writes_its_arguments() -> None:
         add_and_count_(x, seen, [torch.ones(3)], None)
 
 
-# schema, fake tensors and dispatch ahead of time, by PyTorch's own checker; its check of the autograd registration knows
-# no devices but PyTorch's own
+# schema, autograd registration, fake tensors and dispatch ahead of time, by PyTorch's own checker
 @pytest.mark.parametrize(
     ("operator", "arguments"),
     [
@@ -82,8 +81,32 @@ def test_a_custom_operator_that_writes_its_arguments() -> None:
     ids=["custom", "sin", "mm", "add_", "addr", "layer_norm"],
 )
 def test_opcheck_accepts_operators(operator, arguments) -> None:
-    utilities = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+    utilities = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     assert set(torch.library.opcheck(operator, arguments(), test_utils=utilities).values()) == {"SUCCESS"}
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+# a torch.autograd.Function is right at an autograd key, and not at the device's
+def test_opcheck_finds_gradients_at_the_device() -> None:
+    with torch.library._scoped_library("openreg_custom", "FRAGMENT") as library:
+        for name, key in (("at_device", "PrivateUse1"), ("at_autograd", "AutogradPrivateUse1")):
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, Doubled.apply, key)
+        check = {"test_utils": "test_autograd_registration"}
+        with pytest.raises(torch.testing._internal.optests.OpCheckError, match="no kernel at an autograd key"):
+            torch.library.opcheck(torch.ops.openreg_custom.at_device, (torch.ones(2, device=DEV, requires_grad=True),), **check)
+        for name, device in (("at_autograd", DEV), ("at_device", DEV)):
+            x = torch.ones(2, device=device, requires_grad=name == "at_autograd")
+            assert torch.library.opcheck(getattr(torch.ops.openreg_custom, name), (x,), **check)
 
 
 # numerical derivatives on the device agree with the analytical ones, once and twice

@@ -86,6 +86,12 @@ def scripted_devices(x: torch.Tensor) -> list[torch.Tensor]:
     return [y, y.to(device="cuda"), x.cuda(), z, torch.ones(2, device="cpu"), z.to("cpu")]
 
 
+def scripted_branches(x: torch.Tensor) -> int:
+    if x.is_cuda and x.device.type == "cuda" and x.device.type in ("cuda", "xpu"):
+        return 1
+    return 2 if not (x + 1).is_cuda and "cuda" != x.device.type else 3
+
+
 class Scripted(nn.Module):
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         return scripted_devices(x)
@@ -98,6 +104,8 @@ def test_torchscript_knows_devices_in_text(redirect: Any) -> None:
         scripted = [torch.jit.script(scripted_devices), torch.jit.script(Scripted())]
         for call in (*scripted, scripted_devices):
             assert [str(y.device) for y in call(torch.ones(2))] == [*["cuda:0"] * 3, "cuda:1", "cpu", "cpu"]
+        for call in (torch.jit.script(scripted_branches), scripted_branches):
+            assert [call(torch.ones(2, device=device)) for device in ("cuda", "cpu")] == [1, 2]
 
 
 @pytest.mark.usefixtures("on")
@@ -173,6 +181,8 @@ QUERIES: dict[str, Callable[[torch.Tensor], Any]] = {
     "type()": lambda x: (x.type(), x.half().type(), x.cpu().type()),
     "autocast's type": lambda x: (torch.get_autocast_dtype("cuda"), torch.get_autocast_gpu_dtype()),
     "whether there is autocast": lambda x: (torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled()),
+    "tensor types": lambda x: (x.type(torch.cuda.HalfTensor).dtype, x.type(torch.cuda.LongTensor).device),
+    "properties": lambda x: (torch.cuda.get_device_properties(0).name, torch.cuda.get_device_capability()),
     "current_device()": lambda x: x.device.index == torch.cuda.current_device(),
 }
 
@@ -397,6 +407,71 @@ def test_graphs() -> None:
     assert y.tolist() == [7] * 4
     layer = torch.cuda.make_graphed_callables(nn.Linear(4, 2).cuda(), (torch.ones(3, 4, device="cuda"),))
     assert layer(torch.zeros(3, 4, device="cuda")).shape == (3, 2)
+
+
+def test_kernels_for_cuda(redirect: Any) -> None:
+    """An operator of the program's without a kernel for the CPU runs the one for CUDA; autocast casts what it is given."""
+    x = torch.zeros(2, device="openreg")
+    name = "openreg_cuda"
+
+    @torch.library.custom_op(f"{name}::of_class", mutates_args=(), device_types="cuda")
+    def of_class(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    of_class.register_fake(torch.empty_like)
+    with torch.library._scoped_library(name, "FRAGMENT") as library:
+        for own in ("of_library", "with_two"):
+            library.define(f"{own}(Tensor x) -> Tensor")
+            library.impl(own, lambda x: x + 2, "CUDA")
+        library.impl("with_two", lambda x: x + 3, "CPU")
+        operators = getattr(torch.ops, name)
+        with redirect.enabled():
+            assert [of_class(x)[0].item(), operators.of_library(x)[0].item(), operators.with_two(x)[0].item()] == [1, 2, 3]
+            assert torch.compile(lambda x: of_class(x) * 2, backend="aot_eager", fullgraph=True)(x).tolist() == [2, 2]
+            of_class.register_autocast("cuda", torch.float16)
+            with torch.autocast("cuda"):
+                assert of_class(x).dtype == torch.float16
+        with pytest.raises(NotImplementedError, match="there is no kernel for openreg"):
+            operators.of_library(x)
+
+
+TESTS_FOR_CUDA = """
+import unittest, torch
+from torch.testing._internal import common_device_type, common_utils, jit_utils
+assert jit_utils.CUDA_VERSION == 12080
+class TestStreams(common_utils.TestCase):
+    def test_stream(self, device):
+        assert torch.cuda.current_stream().stream_id != 0 and torch.ones(2, device=device).is_cuda
+common_device_type.instantiate_device_type_tests(TestStreams, globals(), only_for="cuda")
+result = unittest.TestResult()
+unittest.defaultTestLoader.loadTestsFromTestCase(TestStreamsCUDA).run(result)
+assert (result.testsRun, result.errors, result.failures) == (1, [], []), result.errors
+assert torch.cuda.current_stream().stream_id == 0
+"""
+
+
+def test_pytorchs_classes_of_tests() -> None:
+    """Those for CUDA run each test on a stream of its own, and look at CUDA's version."""
+    command = [sys.executable, "-W", "ignore", "-c", TESTS_FOR_CUDA]
+    environment = os.environ | {"OPENREG_AS_CUDA": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("on")
+@pytest.mark.parametrize("location", ["cuda:1", torch.device("cuda:1"), {"cpu": "cuda:1"}], ids=str)
+def test_exported_programs_move(location: Any) -> None:
+    """From the CPU to "cuda", with the devices in their graphs, and back."""
+
+    class Module(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ones(2, device=x.device)
+
+    exported = torch.export.export(Module(), (torch.ones(2),))
+    moved = torch.export.passes.move_to_device_pass(exported, location)
+    assert moved.module()(torch.ones(2, device="cuda:1")).device == torch.device("cuda:1")
+    back = torch.export.passes.move_to_device_pass(moved, {"cuda:1": "cpu"})
+    assert back.module()(torch.ones(2)).tolist() == [2, 2]
 
 
 @pytest.mark.usefixtures("on")
