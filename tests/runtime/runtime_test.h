@@ -23,6 +23,7 @@
 
 #include "../drivers/full_toy_driver.h"
 #include "bytes.h"
+#include "owned.h"
 
 namespace openreg_test {
 
@@ -67,6 +68,7 @@ class RuntimeTest : public ::testing::Test {
 
   void TearDown() override {
     toy().reset();
+    give_back();
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
     EXPECT_EQ(toy().live("instance"), 0);
     EXPECT_EQ(toy().live("memory"), 0);
@@ -87,6 +89,26 @@ class RuntimeTest : public ::testing::Test {
     openreg_stream stream = -1;
     EXPECT_EQ(openreg_stream_from_pool(device, priority, &stream), OPENREG_OK) << last_message();
     return stream;
+  }
+
+  // Events, pinned memory and blocks that a test leaves behind are given back when it has ended.
+  openreg_event make_event(int32_t device = 0, uint32_t flags = 0) {
+    openreg_event event = nullptr;
+    EXPECT_EQ(openreg_event_create(device, flags, &event), OPENREG_OK) << last_message();
+    return owned_.add(event, [this, event] { destroy(event); });
+  }
+  void destroy(openreg_event event) {
+    EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK) << last_message();
+    owned_.remove(event);
+  }
+  void* make_pinned(size_t size, int32_t device = 0) {
+    void* memory = nullptr;
+    EXPECT_EQ(openreg_host_alloc(device, size, &memory), OPENREG_OK) << last_message();
+    return owned_.add(memory, [this, memory] { free_pinned(memory); });
+  }
+  void free_pinned(void* memory) {
+    EXPECT_EQ(openreg_host_free(memory), OPENREG_OK) << last_message();
+    owned_.remove(memory);
   }
 
   // Registers the driver with all slots, less those that `change` takes away, and makes it the one that is used.
@@ -124,6 +146,18 @@ class RuntimeTest : public ::testing::Test {
     return count;
   }
 
+  void give_back() {
+    owned_.give_back();
+    std::vector<void*> blocks;
+    const auto visit = [](void* all, const openreg_block_info* block) {
+      if (block->state == OPENREG_BLOCK_ALLOCATED) static_cast<std::vector<void*>*>(all)->push_back(block->address);
+      return 0;
+    };
+    for (int32_t device = 0; openreg_is_initialized() != 0 && device < openreg_device_count(); ++device)
+      EXPECT_EQ(openreg_memory_visit_blocks(device, visit, &blocks), OPENREG_OK) << last_message();
+    for (void* block : blocks) EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
+  }
+
  private:
   static void log(void* self, int32_t level, const char* text) {
     auto* test = static_cast<RuntimeTest*>(self);
@@ -141,6 +175,7 @@ class RuntimeTest : public ::testing::Test {
 
   std::mutex mutex_;
   std::vector<std::pair<int32_t, std::string>> lines_;
+  Owned owned_;
 };
 
 // On the simulated devices, unless a test takes the toy.
@@ -187,6 +222,7 @@ class ToysTest : public RuntimeTest {
   }
   void TearDown() override {
     toy().reset();
+    give_back();
     EXPECT_EQ(openreg_driver_prefer(nullptr), OPENREG_OK);
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
     const std::set<std::string> names(names_.begin(), names_.end());

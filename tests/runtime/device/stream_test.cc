@@ -121,8 +121,7 @@ TEST_F(StreamTest, ForeignStreamsAreRefused) {
   const openreg_stream mine = from_pool(0);
   int32_t value = 7;
   void* native = nullptr;
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   for (const openreg_stream bad :
        {foreign, mine + 1, mine + 5000, int64_t{-1}, int64_t{1}, INT64_MIN, INT64_MAX, int64_t{128} << 16 | 1}) {
     SCOPED_TRACE(bad);
@@ -145,7 +144,6 @@ TEST_F(StreamTest, ForeignStreamsAreRefused) {
   openreg_stream current = -1;
   ASSERT_EQ(openreg_current_stream(0, &current), OPENREG_OK);
   EXPECT_EQ(current, OPENREG_STREAM_DEFAULT);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
 // The current stream is the default one until set, for each device and thread; a new table forgets it.
@@ -183,8 +181,7 @@ TEST_F(StreamTest, QueryAndSynchronize) {
   use_full_toy();
   const openreg_stream first = from_pool(0);
   const openreg_stream second = from_pool(0);
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   toy().hold(1);
   ASSERT_EQ(openreg_event_record(event, 0, first), OPENREG_OK);
   int32_t done = -1;
@@ -207,7 +204,6 @@ TEST_F(StreamTest, QueryAndSynchronize) {
   waiter.join();
   ASSERT_EQ(openreg_stream_query(0, first, &done), OPENREG_OK);
   EXPECT_EQ(done, 1);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
 // The vendor's stream is what the driver says.

@@ -55,15 +55,14 @@ TEST_P(UpgradeTest, Functions) {
 // Copies, fills, streams of two devices ordered by an event, and pinned memory. acceptance 5.21
 TEST_P(UpgradeTest, Work) {
   constexpr size_t kSize = 1 << 16;
-  void *host = nullptr, *first = nullptr, *second = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, kSize, &host), OPENREG_OK) << last_message();
+  void *first = nullptr, *second = nullptr;
+  void* const host = make_pinned(kSize);
   auto* bytes = static_cast<uint8_t*>(host);
   std::iota(bytes, bytes + kSize, uint8_t{3});
   const openreg_stream source = from_pool(0), target = from_pool(1);
   ASSERT_EQ(openreg_malloc(0, source, kSize, &first), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_malloc(1, target, kSize, &second), OPENREG_OK) << last_message();
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK) << last_message();
+  const openreg_event event = make_event();
   ASSERT_EQ(openreg_memcpy_async(0, source, first, 0, host, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memset_async(0, source, first, 0x5a, 16), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_event_record(event, 0, source), OPENREG_OK) << last_message();
@@ -77,10 +76,6 @@ TEST_P(UpgradeTest, Work) {
   EXPECT_EQ(done, 1);
   std::fill_n(bytes, 16, uint8_t{0x5a});
   EXPECT_TRUE(std::equal(back.begin(), back.end(), bytes));
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(first), OPENREG_OK);
-  EXPECT_EQ(openreg_free(second), OPENREG_OK);
-  EXPECT_EQ(openreg_host_free(host), OPENREG_OK);
 }
 
 // A function of the host runs.
@@ -119,8 +114,6 @@ TEST_P(UpgradeTest, Communicator) {
   ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, recv, 0, bytes), OPENREG_OK) << last_message();
   EXPECT_EQ(back, values);
   EXPECT_EQ(openreg_communicator_destroy(communicator), OPENREG_OK);
-  EXPECT_EQ(openreg_free(send), OPENREG_OK);
-  EXPECT_EQ(openreg_free(recv), OPENREG_OK);
 }
 
 // Its own graphs are used: the functions are called, and get what it gave.

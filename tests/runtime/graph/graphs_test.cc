@@ -40,16 +40,13 @@ TEST_F(GraphsTest, LoadedByTheFirstCapture) {
   begin(stream);
   EXPECT_NE(text_of("/proc/self/maps").find("libopenreg_graph"), std::string::npos);
   EXPECT_EQ(openreg_graph_exec_destroy(end(stream)), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // A stream of another device joins; copies between devices and work of both run in the order of the capture.
 TEST_F(GraphsTest, TwoDevices) {
   const openreg_stream here = from_pool(0), there = from_pool(1);
   void *const first = allocate(0, here), *const second = allocate(1, there);
-  openreg_event forked = nullptr, joined = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &forked), OPENREG_OK);
-  ASSERT_EQ(openreg_event_create(1, 0, &joined), OPENREG_OK);
+  const openreg_event forked = make_event(0), joined = make_event(1);
   begin(here);
   fill(first, 0, 7, here);
   ASSERT_EQ(openreg_event_record(forked, 0, here), OPENREG_OK) << last_message();
@@ -68,10 +65,6 @@ TEST_F(GraphsTest, TwoDevices) {
     EXPECT_EQ(values(second, 1), (std::set<int>{7, 8}));
   }
   EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(forked), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(joined), OPENREG_OK);
-  EXPECT_EQ(openreg_free(first), OPENREG_OK);
-  EXPECT_EQ(openreg_free(second), OPENREG_OK);
 }
 
 // Each call that can't be captured is named, at once and at the end; then the stream works.
@@ -79,9 +72,8 @@ TEST_F(GraphsTest, RefusedCallsAreNamed) {
   const openreg_stream stream = from_pool(0);
   void* const memory = allocate(0, stream);
   std::vector<uint8_t> pageable(kSize);
-  openreg_event event = nullptr;
   int32_t done = 0;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   begin(stream);
   is_invalid_by(openreg_memcpy_async(0, stream, memory, 0, pageable.data(), OPENREG_HOST, kSize),
                 "openreg_memcpy_async", stream);
@@ -99,8 +91,6 @@ TEST_F(GraphsTest, RefusedCallsAreNamed) {
   EXPECT_EQ(values(memory, 0), (std::set<int>{5}));
   EXPECT_EQ(openreg_event_query(event, &done), OPENREG_OK) << last_message();
   EXPECT_EQ(done, 1) << "an event that was recorded in a capture stands for nothing outside";
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 std::vector<std::string> refused_calls;
@@ -118,9 +108,8 @@ int note_refused(int32_t /*device*/, openreg_stream /*stream*/, const char* call
 TEST_F(GraphsTest, HeldStreamsAreTheirHolders) {
   const openreg_stream stream = from_pool(0);
   void* const memory = allocate(0);
-  openreg_event event = nullptr;
   int32_t done = 0;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   refused_calls.clear();
   ASSERT_EQ(openreg_graph_hold(0, stream, &note_refused), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_graph_hold(0, stream, &note_refused), OPENREG_E_CAPTURE);
@@ -153,8 +142,6 @@ TEST_F(GraphsTest, HeldStreamsAreTheirHolders) {
   EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(values(memory, 0), (std::set<int>{4}));
   EXPECT_EQ(refused_calls.size(), 4U);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // Memory isn't given back to the driver during a capture, but where the mode, of the capture or of the thread, allows it.
@@ -232,7 +219,6 @@ TEST_F(GraphsTest, LaunchInACapture) {
   launch(outer, stream);
   EXPECT_EQ(values(memory, 0), (std::set<int>{41}));
   EXPECT_EQ(openreg_graph_exec_destroy(outer), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // Nodes and edges as text.
@@ -252,7 +238,6 @@ TEST_F(GraphsTest, Dump) {
   EXPECT_EQ(openreg_graph_dump(graph, "/nowhere/at/all"), OPENREG_E_INVALID);
   EXPECT_EQ(unlink(path.c_str()), 0);
   EXPECT_EQ(openreg_graph_destroy(graph), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // The race detector sees nothing of a capture, and of a launch what it does.
@@ -277,7 +262,6 @@ TEST_F(GraphsTest, RacesAreOfLaunches) {
   ASSERT_EQ(openreg_races_set(before, &before), OPENREG_OK);
   ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
   EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // A plan of faults hits the calls of launches.
@@ -296,7 +280,6 @@ TEST_F(GraphsTest, FaultsAreOfLaunches) {
   EXPECT_EQ(openreg_faults_hits(faults), 1u);
   openreg_faults_end(faults);
   EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // ------------------------------------------------------------------------------------- kernels and collectives
@@ -427,8 +410,6 @@ TEST_F(GraphsTest, Collectives) {
   }
   EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
   EXPECT_EQ(openreg_communicator_destroy(communicator), OPENREG_OK);
-  EXPECT_EQ(openreg_free(from), OPENREG_OK);
-  EXPECT_EQ(openreg_free(to), OPENREG_OK);
 }
 
 // Captures of a driver's own pass the layer of OPENREG_VALIDATE, which has nothing to say of them: forks, functions, what is
@@ -474,7 +455,7 @@ TEST_F(GraphsTest, OfTheDriverValidated) {
     EXPECT_EQ(values(first, 0), (std::set<int>{3}));
     EXPECT_EQ(values(second, 0), (std::set<int>{4}));
   }
-  for (openreg_event event : {forked, joined}) EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  for (openreg_event event : {forked, joined}) destroy(event);
   for (void* memory : {first, second}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
   EXPECT_EQ(reports(), 0);
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
@@ -525,7 +506,6 @@ TEST_F(GraphsTest, DriverOfSevenFunctions) {
   launch(exec, other);
   EXPECT_EQ(values(memory, 0), (std::set<int>{2}));
   EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 }  // namespace

@@ -250,11 +250,10 @@ TEST_F(CacheTest, BadFrees) {
   ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
   EXPECT_EQ(openreg_free(alias), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "alias");
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 4096, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(4096);
   EXPECT_EQ(openreg_free(pinned), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "pinned");
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
+  free_pinned(pinned);
 
   release(block);
   for (int i = 0; i < 2; ++i) {
@@ -354,8 +353,6 @@ TEST_F(CacheTest, RecordedStreamOfALostDevice) {
   EXPECT_EQ(openreg_memset_async(2, OPENREG_STREAM_DEFAULT, used, 1, 64), OPENREG_E_DEVICE_LOST);
   release(block);
   EXPECT_EQ(allocate(0, 4 * kMib), block);
-  release(block);
-  release(used);
 }
 
 // Several streams: the slowest decides. A block that waits does not keep openreg_shutdown() from working.
@@ -391,8 +388,7 @@ TEST_F(CacheTest, SeveralRecordedStreams) {
 TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   set("OPENREG_SIM_DEVICES", "1");
   const openreg_stream stream = from_pool(0);
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 32 * kMib, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(32 * kMib);
   void* block = allocate(0, 40 * kMib);
   for (int i = 0; i < 4; ++i)
     ASSERT_EQ(openreg_memcpy_async(0, stream, block, 0, pinned, OPENREG_HOST, 32 * kMib), OPENREG_OK);
@@ -403,8 +399,6 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   EXPECT_EQ(openreg_stream_query(0, stream, &done), OPENREG_OK);
   EXPECT_EQ(done, 1);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);  // a success leaves the last error alone
-  release(block);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // Where a marker can't be had, the stream is waited for instead; where that fails too, the block stays allocated.
@@ -551,17 +545,15 @@ TEST_F(CacheTest, FlushesBeforeGivingUp) {
   const openreg_stream stream = from_pool(0);
   release(allocate(0, 20 * kMib));
   release(allocate(0, 24 * kMib, stream));
-  void* kept = allocate(0, 1024);
+  allocate(0, 1024);
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, static_cast<int64_t>(46 * kMib));
-  void* block = allocate(0, 60 * kMib);
+  allocate(0, 60 * kMib);
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, static_cast<int64_t>(62 * kMib));
   EXPECT_EQ(stats_of(0).num_alloc_retries, 1);
   EXPECT_EQ(stats_of(0).num_ooms, 0);
   EXPECT_EQ(stats_of(0).num_device_free, 2);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
   check_cache(0);
-  release(block);
-  release(kept);
 }
 
 // A driver that can't say how much is free: the figures come from the runtime's books.
@@ -575,7 +567,7 @@ TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
   EXPECT_EQ(openreg_last_error()->vendor_code, 42);
   release(kept);
   // What was freed serves the request: no more out of memory.
-  release(allocate(0, 512 * kMib));
+  allocate(0, 512 * kMib);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -744,7 +736,7 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   }
   // Right behind, and right before, is fine; so is a start in the middle of a granule of the address map.
   next = reinterpret_cast<char*>((uintptr_t{7} << 30) + 20 * kMib);
-  void* second = allocate(1, 21 * kMib);
+  allocate(1, 21 * kMib);
   next = reinterpret_cast<char*>((uintptr_t{7} << 30) + 42 * kMib + 512);
   void* third = allocate(1, 26 * kMib);
   openreg_pointer_info info{};
@@ -756,9 +748,6 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   EXPECT_EQ(info.device, 0);
   EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(third) - 1, &info), OPENREG_OK);
   EXPECT_EQ(info.kind, OPENREG_POINTER_UNKNOWN);
-  release(first);
-  release(second);
-  release(third);
 }
 
 // A driver that fails to take memory back: the segment stays in the cache, whole and usable, and goes at the next try.

@@ -78,15 +78,12 @@ TEST_F(MemoryTest, CopiesInAllDirections) {
 TEST_F(MemoryTest, AsynchronousCopies) {
   constexpr size_t kSize = 2 * kMib + 3;
   const auto bytes = pattern(kSize, 2);
-  void *from = nullptr, *to = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, kSize, &from), OPENREG_OK);
-  ASSERT_EQ(openreg_host_alloc(0, kSize, &to), OPENREG_OK);
+  void *const from = make_pinned(kSize), *const to = make_pinned(kSize);
   std::memcpy(from, bytes.data(), kSize);
   void* a = allocate(0, kSize);
   void* b = allocate(1, kSize);
   const openreg_stream first = from_pool(0), second = from_pool(1);
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   for (int round = 0; round < 20; ++round) {
     std::memset(to, 0, kSize);
     ASSERT_EQ(openreg_memcpy_async(0, first, a, 0, from, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
@@ -113,11 +110,6 @@ TEST_F(MemoryTest, AsynchronousCopies) {
   std::vector<unsigned char> copy(kSize);
   EXPECT_EQ(openreg_memcpy_async(-5, 12345, copy.data(), OPENREG_HOST, from, OPENREG_HOST, kSize), OPENREG_OK);
   EXPECT_EQ(copy, bytes);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  release(a);
-  release(b);
-  EXPECT_EQ(openreg_host_free(from), OPENREG_OK);
-  EXPECT_EQ(openreg_host_free(to), OPENREG_OK);
 }
 
 // openreg_memcpy() is in order behind the thread's current stream, of both devices.
@@ -135,8 +127,6 @@ TEST_F(MemoryTest, CopyWaitsForTheCurrentStreams) {
     EXPECT_CONTAINS(last_message(), "openreg_memcpy");
   }
   EXPECT_EQ(toy().calls("copy"), 0);  // the host sees this memory, and copies
-  release(a);
-  release(b);
 }
 
 // A driver whose memory the host can't see: every copy goes through it, on the current stream, and is waited for.
@@ -154,8 +144,6 @@ TEST_F(MemoryTest, CopiesByTheDriver) {
   EXPECT_EQ(openreg_memcpy(b, 1, a, 0, bytes.size()), OPENREG_E_INTERNAL);
   EXPECT_EQ(openreg_memcpy_async(1, 0, b, 1, a, 0, bytes.size()), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
-  release(a);
-  release(b);
 }
 
 // Between two devices a copy is in order with the current streams of both, whichever runs it.
@@ -163,8 +151,7 @@ TEST_F(MemoryTest, CopiesBetweenPeersAreInOrderWithBoth) {
   constexpr size_t kSize = 8 * kMib;
   void* a = allocate(0, kSize);
   void* b = allocate(1, kSize);
-  void* seen = nullptr;
-  ASSERT_EQ(openreg_host_alloc(1, kSize, &seen), OPENREG_OK);
+  void* const seen = make_pinned(kSize, 1);
   for (const int32_t on : {0, 1}) {
     SCOPED_TRACE("run by device " + std::to_string(on));
     const openreg_stream source = from_pool(0), destination = from_pool(1);
@@ -183,9 +170,6 @@ TEST_F(MemoryTest, CopiesBetweenPeersAreInOrderWithBoth) {
               std::vector<unsigned char>(static_cast<unsigned char*>(seen), static_cast<unsigned char*>(seen) + kSize));
     ASSERT_EQ(openreg_stream_synchronize(0, source), OPENREG_OK);
   }
-  EXPECT_EQ(openreg_host_free(seen), OPENREG_OK);
-  release(a);
-  release(b);
 }
 
 // Copies between drivers, one or both of which hide their memory from the host, longer than the staging buffer.
@@ -223,7 +207,6 @@ TEST_F(MemoryTest, CopiesBetweenDrivers) {
       if (!reached) break;
     }
   }
-  for (void* block : blocks) release(block);
 }
 
 // What is refused, with a text that names the call, the device, the block, the offset and the size. Nothing is copied.
@@ -272,7 +255,6 @@ TEST_F(MemoryTest, BadCopies) {
   refused(openreg_memcpy(nullptr, 5, nullptr, OPENREG_HOST, 0), "but got 5");
   EXPECT_EQ(bytes, pattern(4096, 5));
   EXPECT_EQ(read_back(a, 0, 1000), pattern(1000, 6));
-  release(a);
 }
 
 TEST_F(MemoryTest, BadAsynchronousCopiesAndFills) {
@@ -295,8 +277,6 @@ TEST_F(MemoryTest, BadAsynchronousCopiesAndFills) {
   EXPECT_EQ(openreg_memset_async(OPENREG_HOST, 0, a, 1, 1000), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memset_async(0, foreign, a, 1, 1000), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memset_async(0, 0, nullptr, 1, 0), OPENREG_OK);
-  release(a);
-  release(b);
 }
 
 // A fill writes its bytes and no other; a fill of part of a block too.
@@ -309,7 +289,6 @@ TEST_F(MemoryTest, Fill) {
   std::vector<unsigned char> expected(3000, 0x11);
   std::fill_n(expected.begin() + 7, 100, static_cast<unsigned char>(0xfe));
   EXPECT_EQ(read_back(a, 0, 3000), expected);
-  release(a);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -400,7 +379,6 @@ TEST_F(MemoryTest, HostAlias) {
   EXPECT_EQ(openreg_device_address(alias, nullptr), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
   EXPECT_EQ(openreg_host_alias(alias, &back), OPENREG_E_INVALID);
-  release(block);
 }
 
 // A driver whose device addresses are the host's own: the alias is the address, and it is host memory too.
@@ -416,7 +394,6 @@ TEST_F(MemoryTest, AliasOfItself) {
   char bytes[8] = "copied";
   EXPECT_EQ(openreg_memcpy(block, OPENREG_HOST, bytes, OPENREG_HOST, sizeof bytes), OPENREG_OK) << last_message();
   EXPECT_STREQ(static_cast<char*>(block), "copied");
-  release(block);
 }
 
 // Nobody can wait for the work of a lost device: before pinned memory is freed the runtime has each lost one drained.
@@ -446,7 +423,6 @@ TEST_F(MemoryTest, PinnedMemoryUnderALostDevice) {
   order.clear();
   EXPECT_EQ(openreg_host_free(second), OPENREG_OK);
   EXPECT_EQ(order, "sync1 free ");
-  release(block);
 }
 
 // Memory that the host can't see has no alias; a driver that can't give one for a segment gets the segment back.
@@ -496,7 +472,6 @@ TEST_F(MemoryTest, LookupsRaceWithSegments) {
   }
   churn.join();
   EXPECT_EQ(wrong, 0);
-  release(kept);
 }
 
 TEST_F(MemoryTest, MemoryInfo) {
@@ -519,7 +494,6 @@ TEST_F(MemoryTest, MemoryInfo) {
   EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total, 1024 * kMib);
   EXPECT_EQ(unused, 1022 * kMib);
-  release(block);
 }
 
 // Where nothing is known of a device's memory, it isn't full, but without a known limit.
@@ -529,11 +503,10 @@ TEST_F(MemoryTest, InfoOfUnknownMemory) {
     table.device_info = nullptr;
   });
   uint64_t unused = 0, total = 0;
-  void* block = allocate(0, 100);
+  allocate(0, 100);
   EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total, OPENREG_MEMORY_UNKNOWN);
   EXPECT_EQ(unused, OPENREG_MEMORY_UNKNOWN - 2 * kMib);
-  release(block);
 }
 
 // A driver that counts more free bytes than there are is told so.
@@ -688,8 +661,7 @@ TEST_F(MemoryTest, QueriesWhileSegmentsComeAndGo) {
 // In a forked child every function of memory refuses, at once and without a lock; the parent goes on.
 TEST_F(MemoryTest, ForkedChild) {
   void* block = allocate(0, 4096);
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 100, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(100);
   std::atomic<bool> stop{false};
   std::thread busy([&] {  // so that a lock may be held at the fork
     while (!stop) release(allocate(0, 1000));
@@ -712,8 +684,6 @@ TEST_F(MemoryTest, ForkedChild) {
   }
   stop = true;
   busy.join();
-  release(block);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 }  // namespace
