@@ -155,7 +155,6 @@ TEST_P(GpuComm, WhatIsNotSupported) {
   EXPECT_EQ(fails([&] { return comm_->queue(instance_, ranks_[0], streams_[0], list, 2); }), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(hooks_->calls("ncclAllReduce"), 0);
   disconnect();
-  release(0, data);
 }
 
 // Errors of the library are errors of the call, with its function, text and number.

@@ -22,7 +22,7 @@ class GpuVmm : public GpuTest {
   char* reserve(int32_t dev, uint64_t pieces) {
     void* start = nullptr;
     succeeds([&] { return vmm()->reserve(instance_, dev, pieces * kPiece, &start); });
-    return static_cast<char*>(start);
+    return static_cast<char*>(owned_.add(start, [=, this] { end(dev, static_cast<char*>(start)); }));
   }
   // The first `pieces` are memory, and no others.
   openreg_status try_resize(int32_t dev, char* start, uint64_t pieces) {
@@ -39,6 +39,7 @@ class GpuVmm : public GpuTest {
   void end(int32_t dev, char* start) {
     succeeds([&] { return vmm()->release(instance_, dev, start); });
     pieces_.erase(start);
+    owned_.remove(start);
   }
   bool holds(int32_t dev, const char* memory, uint8_t value, uint64_t size) {
     return bytes(dev, memory, size) == filled(value, size);
@@ -99,8 +100,7 @@ TEST_P(GpuVmm, GrowsAndShrinks) {
   resize(last, start, 1);
   end(last, start);
   release(last, plain);
-  char* const empty = reserve(last, 1);
-  end(last, empty);
+  reserve(last, 1);
 }
 
 // Bytes go to another device and come back, whether its access was there before the memory or comes later.
@@ -122,9 +122,6 @@ TEST_P(GpuVmm, OtherDevicesReachIt) {
   sync(0);
   EXPECT_TRUE(holds(1, back, 7, kPiece));
   EXPECT_TRUE(holds(1, back + kPiece, 8, kPiece));
-  end(0, start);
-  end(1, back);
-  release(1, there);
 }
 
 // To ask for the table makes no context.
@@ -305,7 +302,6 @@ TEST_P(FakeGpuVmm, GivingBackFailsAtOnce) {
   EXPECT_CONTAINS(host_record.text, prefix() + "MemAddressFree: ");
   hooks_->set_failures("");
   resize(0, start, 1);
-  end(0, start);
 }
 
 // A later call of a shrinking fails: it is logged, and the pieces that are left serve the next growth.
@@ -331,7 +327,6 @@ TEST_P(FakeGpuVmm, ShrinkingFailsInTheMiddle) {
     resize(0, start, 1);
     expect_live(1, 1);
   }
-  end(0, start);
 }
 
 // A later call of a release fails: what is left goes back with the next reservation, or when the driver is closed.
@@ -384,7 +379,6 @@ TEST_P(FakeGpuVmm, DeviceIsFull) {
   succeeds([&] { return table_->mem_info(instance_, 0, &unused, &total); });
   EXPECT_EQ(unused, 2 * kPiece);
   resize(0, start, 8);
-  end(0, start);
 }
 
 // Nothing is unmapped while queued work uses it, on whatever device's stream; the fake counts that.
@@ -403,9 +397,6 @@ TEST_P(FakeGpuVmm, WaitsForQueuedWork) {
   EXPECT_EQ(is_done(1, other), 1);
   hooks_->set_delay(0);
   EXPECT_EQ(hooks_->violations(), 0);
-  destroy(0, stream);
-  destroy(1, other);
-  release(1, there);
 }
 
 // A capture of a graph that another thread makes goes on.
@@ -418,7 +409,6 @@ TEST_P(FakeGpuVmm, CapturesGoOn) {
   resize(0, start, 1);
   end(0, start);
   EXPECT_EQ(hooks_->end_capture(), 1);
-  release(1, there);
 }
 
 // Where access to a segment that is there already can't be given, the copy says so, and the next one tries again.
@@ -435,8 +425,6 @@ TEST_P(FakeGpuVmm, AccessOfPeersFails) {
   copy(there, 1, start, 0, kPiece, 1);
   EXPECT_TRUE(holds(1, static_cast<char*>(there), 4, kPiece));
   EXPECT_EQ(hooks_->violations(), 0);
-  end(0, start);
-  release(1, there);
 }
 
 // Devices without access to each other copy by the vendor, and get none to the segments.
@@ -451,8 +439,6 @@ TEST_P(FakeGpuVmm, NoAccessWithoutPeers) {
   copy(there, 1, start, 0, kPiece, 1);
   EXPECT_TRUE(holds(1, static_cast<char*>(there), 4, kPiece));
   EXPECT_EQ(hooks_->calls("MemSetAccess"), 1);
-  end(0, start);
-  release(1, there);
 }
 
 // On a lost device memory goes back without the vendor, and there is no new one; the other device is as it was.
@@ -486,7 +472,6 @@ TEST_P(FakeGpuVmm, NotForOtherProcesses) {
   end(0, start);
   void* const plain = allocate(0);
   succeeds([&] { return ipc()->memory_export(instance_, 0, plain, nullptr, 0, &handle); });
-  release(0, plain);
 }
 
 // ------------------------------------------------------------------------------------------- the caching allocator
@@ -575,7 +560,7 @@ TEST_P(FakeGpuGrowing, GrowsInPlaceAndGivesItsEndBack) {
 
 // A vendor's failure in a growth is the allocation's error; the cache is in order and goes on.
 TEST_P(FakeGpuGrowing, FailuresLeaveTheCacheInOrder) {
-  void* first = allocate(0, 3 * kMib);
+  allocate(0, 3 * kMib);
   void* second = nullptr;
   for (const char* failure : {"MemCreate:2:999", "MemMap:1:999", "MemSetAccess:1:999"}) {
     hooks_->set_failures(failure);
@@ -593,20 +578,19 @@ TEST_P(FakeGpuGrowing, FailuresLeaveTheCacheInOrder) {
   check_cache(0);
   EXPECT_EQ(used(), reserved());
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
-  release(first);
 }
 
 // A driver of the vendor's without these functions: one warning, and ordinary segments.
 TEST_P(FakeGpuGrowing, WithoutTheFunctions) {
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
   set("FAKE_GPU_MISSING", GetParam().is_cudart() ? "cuMemMap" : "hipMemMap");
-  void* blocks[] = {allocate(0, 100), allocate(0, 30 * kMib)};
+  allocate(0, 100);
+  allocate(0, 30 * kMib);
   static int warnings = 0;  // of this process
   warnings += count_lines(OPENREG_LOG_WARNING, "expandable_segments is ignored");
   EXPECT_EQ(warnings, 1);
   EXPECT_EQ(hooks_->live("memory"), 2);
   EXPECT_EQ(hooks_->live("reservation"), 0);
-  for (void* block : blocks) release(block);
 }
 
 // Such memory can't be exported, which says why, and can be used as before.
