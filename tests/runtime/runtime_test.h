@@ -7,6 +7,7 @@
 #define OPENREG_TESTS_RUNTIME_TEST_H
 
 #include <gtest/gtest.h>
+#include <openreg/allocator.h>
 #include <openreg/driver.h>
 #include <openreg/embedding.h>
 #include <openreg/openreg.h>
@@ -36,13 +37,38 @@ inline const full_toy_hooks& toy() { return *full_toy_test_hooks(); }
 
 inline std::string last_message() { return openreg_last_error()->message; }
 
+inline openreg_device_properties properties_of(int32_t device) {
+  auto properties = sized<openreg_device_properties>();
+  EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
+  return properties;
+}
+
+inline openreg_pointer_info pointer_info(const void* ptr) {
+  auto info = sized<openreg_pointer_info>();
+  EXPECT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK) << last_message();
+  return info;
+}
+
+inline openreg_allocator_settings default_settings() {
+  auto settings = sized<openreg_allocator_settings>();
+  EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK) << last_message();
+  return settings;
+}
+
+// The default settings but for what is changed.
+template <typename Change>
+void use_settings(Change change) {
+  auto settings = default_settings();
+  change(settings);
+  EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK) << last_message();
+}
+
 // The record of a driver, by name; of several the one that is not shadowed.
 inline openreg_driver_record record_of(const std::string& name) {
   openreg_driver_record found{};
   found.state = -1;
   for (int32_t i = 0, n = openreg_driver_count(); i < n; ++i) {
-    openreg_driver_record record{};
-    record.struct_size = sizeof record;
+    auto record = sized<openreg_driver_record>();
     if (openreg_driver_get_record(i, &record) == OPENREG_OK && name == record.name &&
         (found.state == -1 || record.state != OPENREG_DRIVER_STATE_SHADOWED)) {
       found = record;
@@ -257,8 +283,7 @@ class ToysTest : public RuntimeTest {
   static openreg_status gone(void*, openreg_factory_result*) { return OPENREG_OK; }
   openreg_registration registration_of(const Toy& wanted) {
     will_register(wanted.name);
-    openreg_registration registration{};
-    registration.struct_size = sizeof registration;
+    auto registration = sized<openreg_registration>();
     registration.name = wanted.name.c_str();
     registration.priority = wanted.priority;
     registration.flags = wanted.flags;
@@ -271,8 +296,7 @@ class ToysTest : public RuntimeTest {
 
 // What was chosen.
 inline openreg_selection selection() {
-  openreg_selection now{};
-  now.struct_size = sizeof now;
+  auto now = sized<openreg_selection>();
   EXPECT_EQ(openreg_selection_get(&now), OPENREG_OK) << last_message();
   return now;
 }
@@ -285,9 +309,7 @@ inline std::string active() {
   const int32_t count = openreg_device_count();
   std::vector<std::pair<std::string, int>> drivers;
   for (int32_t i = 0; i < count; ++i) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_device_get_properties(i, &properties), OPENREG_OK) << last_message();
+    auto properties = properties_of(i);
     if (drivers.empty() || drivers.back().first != properties.driver) drivers.emplace_back(properties.driver, 0);
     ++drivers.back().second;
   }
@@ -295,6 +317,12 @@ inline std::string active() {
     text += (text.empty() ? "" : " ") + driver.first + "*" + std::to_string(driver.second);
   }
   return text;
+}
+
+// Initialises the table of devices; active() names its drivers so.
+inline void expect_drivers(const std::string& drivers) {
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(active(), drivers);
 }
 
 inline bool has_flag(const std::string& name, uint32_t flag) { return (record_of(name).flags & flag) != 0; }

@@ -5,10 +5,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class ErrorTest : public RuntimeTest {};
@@ -271,3 +268,4 @@ TEST_F(ErrorTest, RecordsRefuseMissingSizes) {
 }
 
 }  // namespace
+}  // namespace openreg_test

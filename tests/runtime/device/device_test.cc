@@ -5,10 +5,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class DeviceTest : public RuntimeTest {
@@ -230,9 +227,7 @@ TEST_F(DeviceTest, FailingBindChangesNothing) {
 // Properties as the driver gives them; a shorter structure of an older caller is not written beyond its size.
 TEST_F(DeviceTest, Properties) {
   use_full_toy();
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK) << last_message();
+  auto properties = properties_of(1);
   EXPECT_STREQ(properties.name, "Full toy 1");
   EXPECT_STREQ(properties.driver, "full_toy");
   EXPECT_STREQ(properties.driver_version, "2.0");
@@ -265,8 +260,7 @@ TEST_F(DeviceTest, SynchronizeReachesTheDeviceNamed) {
 TEST_F(DeviceTest, NoDriverIsAnErrorEverywhere) {
   set("OPENREG_SIM_DEVICES", "none");
   int32_t value = 3;
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
+  auto properties = sized<openreg_device_properties>();
   EXPECT_EQ(openreg_set_device(0), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_exchange_device(0, &value), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_maybe_exchange_device(0, &value), OPENREG_E_INVALID);
@@ -280,3 +274,4 @@ TEST_F(DeviceTest, NoDriverIsAnErrorEverywhere) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -6,11 +6,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 void without_events(openreg_driver& table) {
@@ -392,3 +388,4 @@ TEST_F(EventTest, SimulatorEvents) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -10,14 +10,7 @@
 #include "../gate.h"
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::OnceThisThreadWaits;
-using openreg_test::RuntimeTest;
-using openreg_test::SimDevicesTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 constexpr size_t kSize = 1 << 16;
@@ -274,3 +267,4 @@ TEST_F(HostFuncTest, UsesTheDriversSlot) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -6,11 +6,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 constexpr int kStreamsPerPool = 32;  // as openreg_stream_from_pool() promises
@@ -329,3 +325,4 @@ TEST_F(StreamTest, SimulatorStreams) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -8,10 +8,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class DriverCallsTest : public RuntimeTest {
@@ -112,7 +109,7 @@ TEST_F(DriverCallsTest, NativeSlotsAreUsed) {
 // A device that is lost stays lost: later calls of it fail without reaching the driver, also those that need no driver
 // call at all. What frees and destroys reaches it, and another device goes on. Selecting drivers again ends it.
 TEST_F(DriverCallsTest, LossIsSticky) {
-  use_full_toy(openreg_test::hidden_from_host("full_toy"));
+  use_full_toy(hidden_from_host("full_toy"));
   void* memory = allocate(1, 1 << 20);
   void* used_elsewhere = allocate(1, 4096);
   const openreg_stream stream = from_pool(1);
@@ -213,3 +210,4 @@ TEST_F(DriverCallsTest, LossEndsWaiting) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -7,11 +7,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class ToyDriverTest : public RuntimeTest {
@@ -38,9 +34,7 @@ TEST_F(ToyDriverTest, RecordSaysWhatItHas) {
 }
 
 TEST_F(ToyDriverTest, DeviceInformationIsMadeUp) {
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK);
+  auto properties = properties_of(1);
   EXPECT_STREQ(properties.name, "toy device 1");
   EXPECT_EQ(properties.total_memory, 0u);
   EXPECT_EQ(properties.priority_low, 0);
@@ -77,9 +71,7 @@ TEST_F(ToyDriverTest, MemoryIsNotHostVisible) {
   void* alias = nullptr;
   EXPECT_EQ(openreg_host_alias(memory, &alias), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(alias, nullptr);
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  ASSERT_EQ(openreg_pointer_get_info(memory, &info), OPENREG_OK);
+  auto info = pointer_info(memory);
   EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   EXPECT_EQ(info.device, 0);
 }
@@ -112,3 +104,4 @@ TEST_F(ToyDriverTest, BadOption) {
 }
 
 }  // namespace
+}  // namespace openreg_test

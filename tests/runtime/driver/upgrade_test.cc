@@ -12,11 +12,7 @@
 #include "../../../runtime/sharing/handle.h"
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class UpgradeTest : public RuntimeTest, public ::testing::WithParamInterface<std::string> {
@@ -45,9 +41,7 @@ TEST_P(UpgradeTest, Functions) {
   EXPECT_TRUE(has(record, offsetof(openreg_driver, host_func)));
   constexpr size_t kSlots = (sizeof(openreg_driver) - offsetof(openreg_driver, open)) / sizeof(void (*)(void));
   EXPECT_EQ(record.slots >> kSlots, 0u) << "a function that nobody knows";
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK) << last_message();
+  auto properties = properties_of(1);
   EXPECT_STREQ(properties.name, "frozen device 1");
   EXPECT_EQ(properties.total_memory, uint64_t{64} << 20);
 }
@@ -103,8 +97,7 @@ TEST_P(UpgradeTest, Communicator) {
   ASSERT_EQ(openreg_malloc(0, 0, bytes, &send), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_malloc(0, 0, bytes, &recv), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy(send, 0, values.data(), OPENREG_HOST, bytes), OPENREG_OK) << last_message();
-  openreg_collective one{};
-  one.struct_size = sizeof one;
+  auto one = sized<openreg_collective>();
   one.kind = OPENREG_COLLECTIVE_ALL_REDUCE;
   one.send = send;
   one.recv = recv;
@@ -139,8 +132,7 @@ TEST_P(UpgradeTest, Graphs) {
 TEST_P(UpgradeTest, Sharing) {
   void* block = nullptr;
   ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
-  openreg_memory_handle handle{};
-  handle.struct_size = sizeof handle;
+  auto handle = sized<openreg_memory_handle>();
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
   const int32_t importer = 4711;
   ASSERT_EQ(openreg_memory_export_to(block, &importer, 1, &handle), OPENREG_OK) << last_message();
@@ -172,8 +164,7 @@ TEST_P(UpgradeTest, Kernel) {
   value.kind = OPENREG_VALUE_TENSOR;
   value.tensor = &tensor;
   const char* const name = "self";
-  openreg_kernel_call call{};
-  call.struct_size = sizeof call;
+  auto call = sized<openreg_kernel_call>();
   call.name = "aten::relu";
   const openreg_value* const values = &value;
   call.arguments = call.results = &values;
@@ -196,3 +187,4 @@ TEST_F(OtherMajorTest, IsRefused) {
 }
 
 }  // namespace
+}  // namespace openreg_test

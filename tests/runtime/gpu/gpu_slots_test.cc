@@ -35,8 +35,7 @@ TEST_P(GpuSlots, DevicesAreDescribed) {
   const int32_t count = device_count();
   ASSERT_GE(count, 1);
   for (int32_t dev = 0; dev < count; ++dev) {
-    openreg_device_info info{};
-    info.struct_size = sizeof info;
+    auto info = sized<openreg_device_info>();
     succeeds([&] { return table_->device_info(instance_, dev, &info); });
     EXPECT_NE(std::string(info.name), "");
     EXPECT_GT(info.total_bytes, 0u);
@@ -56,8 +55,7 @@ TEST_P(GpuSlots, DevicesAreDescribed) {
 
 // The numbers are the vendor's, of the device that was asked for.
 TEST_P(FakeGpuSlots, DeviceInfoHoldsTheVendorsNumbers) {
-  openreg_device_info info{};
-  info.struct_size = sizeof info;
+  auto info = sized<openreg_device_info>();
   succeeds([&] { return table_->device_info(instance_, 1, &info); });
   EXPECT_STREQ(info.name, "Fake GPU 1");
   EXPECT_EQ(info.total_bytes, 256u << 20);

@@ -502,11 +502,7 @@ class FakeGpuGrowing : public RuntimeTest, public ::testing::WithParamInterface<
     hooks_->reset();
   }
   static void use_growing(int32_t expandable) {
-    openreg_allocator_settings settings{};
-    settings.struct_size = sizeof settings;
-    EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-    settings.expandable_segments = expandable;
-    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK) << last_message();
+    use_settings([expandable](auto& settings) { settings.expandable_segments = expandable; });
   }
   static int64_t reserved() { return stats_of(0).reserved_bytes[0].current; }
   static int64_t used() {
@@ -596,8 +592,7 @@ TEST_P(FakeGpuGrowing, WithoutTheFunctions) {
 // Such memory can't be exported, which says why, and can be used as before.
 TEST_P(FakeGpuGrowing, NotForOtherProcesses) {
   void* block = allocate(0, 3 * kMib);
-  openreg_memory_handle handle{};
-  handle.struct_size = sizeof handle;
+  auto handle = sized<openreg_memory_handle>();
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
   EXPECT_NE(last_message().find("expandable_segments:False"), std::string::npos) << last_message();
   release(block);

@@ -8,10 +8,7 @@
 
 #include "graph_test.h"
 
-using openreg_test::GraphsTest;
-using openreg_test::kSize;
-using openreg_test::last_message;
-
+namespace openreg_test {
 namespace {
 
 // Two functions that each wait until the other runs, too.
@@ -207,3 +204,4 @@ TEST_F(GraphBranchesTest, RaceInALaunch) {
 }
 
 }  // namespace
+}  // namespace openreg_test

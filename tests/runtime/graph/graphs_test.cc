@@ -15,13 +15,7 @@
 
 #include "graph_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::GraphsTest;
-using openreg_test::kSize;
-using openreg_test::last_message;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 std::string text_of(const std::string& path) {
@@ -347,8 +341,7 @@ TEST_F(GraphKernelsTest, ArgumentsAreCopied) {
     values[3].tensors = tensors;
     values[3].count = 2;
     const char* names[] = {"self", argument.c_str(), "sizes", "list"};
-    openreg_kernel_call call{};
-    call.struct_size = sizeof call;
+    auto call = sized<openreg_kernel_call>();
     call.name = name.c_str();
     const openreg_value* const arguments[] = {&values[0], &values[1], &values[2], &values[3]};
     call.arguments = arguments;
@@ -390,8 +383,7 @@ TEST_F(GraphsTest, Collectives) {
   begin(stream);
   {
     std::vector<uint64_t> counts{kSize};
-    openreg_collective gather{};
-    gather.struct_size = sizeof gather;
+    auto gather = sized<openreg_collective>();
     gather.kind = OPENREG_COLLECTIVE_ALL_GATHER;
     gather.send = from;
     gather.recv = to;
@@ -509,3 +501,4 @@ TEST_F(GraphsTest, DriverOfSevenFunctions) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -406,10 +406,7 @@ TEST_F(RuntimeTest, PlanOfAnotherDriver) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   void* block = nullptr;
   for (int32_t i = 0; i < openreg_device_count(); ++i) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    ASSERT_EQ(openreg_device_get_properties(i, &properties), OPENREG_OK);
-    const bool is_toy = std::string(properties.driver) == toy().table()->name;
+    const bool is_toy = std::string(properties_of(i).driver) == toy().table()->name;
     toys += is_toy;
     EXPECT_EQ(openreg_malloc(i, 0, kSize, &block), is_toy ? OPENREG_E_NOMEM : OPENREG_OK);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);

@@ -484,8 +484,7 @@ TEST_F(RacesTest, UnwrittenMemory) {
 
 // The end of a growing segment that goes back has been waited for: what comes there later is nobody's reuse.
 TEST_F(RacesTest, MemoryThatASegmentGaveBackIsForgotten) {
-  openreg_allocator_settings settings{};
-  settings.struct_size = sizeof settings;
+  auto settings = openreg_test::sized<openreg_allocator_settings>();
   ASSERT_EQ(openreg_allocator_get_settings(&settings), OPENREG_OK);
   settings.expandable_segments = 1;
   ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);

@@ -14,13 +14,7 @@
 #include "../../drivers/mutants/mutants.h"
 #include "validation_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::has;
-using openreg_test::kReport;
-using openreg_test::last_message;
-using openreg_test::ValidationLayerTest;
-using openreg_test::ValidationTest;
-
+namespace openreg_test {
 namespace {
 
 void wait_a_while(void* milliseconds) {
@@ -345,3 +339,4 @@ TEST_F(ValidationTest, Variable) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -24,8 +24,7 @@ inline std::vector<openreg_block_info> snapshot(int32_t device) {
 }
 
 inline openreg_memory_stats stats_of(int32_t device) {
-  openreg_memory_stats stats{};
-  stats.struct_size = sizeof stats;
+  auto stats = sized<openreg_memory_stats>();
   EXPECT_EQ(openreg_memory_get_stats(device, &stats), OPENREG_OK) << last_message();
   return stats;
 }

@@ -13,22 +13,14 @@
 #include "../gate.h"
 #include "cache_check.h"
 
-using openreg_test::allocate;
-using openreg_test::check_cache;
-using openreg_test::last_message;
-using openreg_test::release;
-using openreg_test::RuntimeTest;
-using openreg_test::snapshot;
-using openreg_test::stats_of;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 std::atomic<int> allocations{0};  // of use_addresses_only()
 
 constexpr size_t kKib = 1024, kMib = 1024 * kKib;
 
-class CacheTest : public openreg_test::SimDevicesTest {};
+class CacheTest : public SimDevicesTest {};
 
 // A block is a multiple of 512 bytes, from segments of 2 MiB, of 20 MiB, or of its own size rounded up to 2 MiB.
 TEST_F(CacheTest, SegmentSizes) {
@@ -140,7 +132,7 @@ TEST_F(CacheTest, ReusesWithoutTheDriver) {
 
 // A driver of addresses without memory behind them, for tests with many large blocks that nobody touches.
 void use_addresses_only(openreg_driver& table) {
-  openreg_test::hide_from_host(table);
+  hide_from_host(table);
   table.mem_alloc = [](openreg_instance, int32_t, const openreg_alloc_info* info, void** out) {
     static std::atomic<uintptr_t> next{uintptr_t{1} << 40};
     *out = reinterpret_cast<void*>(next.fetch_add(info->size));
@@ -429,7 +421,7 @@ TEST_F(CacheTest, MarkerFailures) {
 }
 
 // A driver whose calls for events wait for the test.
-openreg_test::Gate gate;
+Gate gate;
 constexpr char kRecord[] = "event_record", kQuery[] = "event_query", kSync[] = "event_sync";
 
 void wait_at_gate(openreg_driver& table) {
@@ -626,10 +618,7 @@ TEST_F(CacheTest, MostOfOneAllocation) {
       return toy().table()->mem_alloc(instance, dev, info, out);
     };
   });
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(0, &properties), OPENREG_OK);
-  EXPECT_EQ(properties.max_allocation, 4 * kMib + 100);
+  EXPECT_EQ(properties_of(0).max_allocation, 4 * kMib + 100);
   void* const whole = allocate(0, 4 * kMib);
   void* const part = allocate(0, 3 * kMib);
   EXPECT_EQ(largest, 4 * kMib);
@@ -716,7 +705,7 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   use_full_toy([&](openreg_driver& table) {
     table.mem_alloc = alloc;
     table.mem_free = free;
-    openreg_test::hide_from_host(table);
+    hide_from_host(table);
   });
   next = reinterpret_cast<char*>(uintptr_t{7} << 30);
   void* first = allocate(0, 4 * kMib);  // a segment of 20 MiB
@@ -739,9 +728,7 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   allocate(1, 21 * kMib);
   next = reinterpret_cast<char*>((uintptr_t{7} << 30) + 42 * kMib + 512);
   void* third = allocate(1, 26 * kMib);
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(third) + 26 * kMib - 1, &info), OPENREG_OK);
+  auto info = pointer_info(static_cast<char*>(third) + 26 * kMib - 1);
   EXPECT_EQ(info.base, third);
   EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(first) + 4 * kMib - 1, &info), OPENREG_OK);
   EXPECT_EQ(info.base, first);
@@ -840,8 +827,7 @@ TEST_F(CacheTest, EveryDriverCallFails) {
 // Statistics
 
 TEST_F(CacheTest, Statistics) {
-  openreg_memory_stats zero{};
-  zero.struct_size = sizeof zero;
+  auto zero = sized<openreg_memory_stats>();
   zero.max_split_size = -1;
   const auto fresh = stats_of(0);
   EXPECT_EQ(std::memcmp(&fresh, &zero, sizeof zero), 0);
@@ -921,7 +907,7 @@ TEST_F(CacheTest, LockIsWaitedFor) {
     *static_cast<std::atomic<int>*>(ctx) = 1;
     for (const auto& thread : waiting) {
       while (thread == 0) std::this_thread::yield();
-      openreg_test::await_sleep(thread);
+      await_sleep(thread);
     }
     return 1;
   };
@@ -1003,7 +989,7 @@ TEST_F(CacheTest, RefusedWhileASegmentComes) {
     other = allocate(0, 3 * kMib);
   });
   while (asked < 3) std::this_thread::yield();  // refused, and once more after it has given back what there was
-  openreg_test::await_sleep(waiter);
+  await_sleep(waiter);
   gate.open();
   first.join();
   second.join();
@@ -1019,11 +1005,7 @@ TEST_F(CacheTest, RefusedWhileASegmentComes) {
 
 // The same while another thread lets the pool's segment grow: it can't grow for both at a time.
 TEST_F(CacheTest, RefusedWhileASegmentGrows) {
-  openreg_allocator_settings settings = {};
-  settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   use_full_toy(grow_one_segment_at_gate);
   void* start = allocate(0, 20 * kMib);
   gate.close(kMap);
@@ -1036,7 +1018,7 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
     other = allocate(0, 20 * kMib);
   });
   while (asked < 2) std::this_thread::yield();
-  openreg_test::await_sleep(waiter);
+  await_sleep(waiter);
   gate.open();
   first.join();
   second.join();
@@ -1044,8 +1026,7 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
   EXPECT_EQ(other, static_cast<char*>(one) + 20 * kMib);
   for (void* block : {start, one, other}) release(block);
   check_cache(0);
-  settings.expandable_segments = 0;
-  EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto&) {});
 }
 
 // Several threads out of memory at once: whoever comes late finds what the first has freed.
@@ -1072,3 +1053,4 @@ TEST_F(CacheTest, ThreadsOutOfMemory) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -9,13 +9,7 @@
 
 #include "cache_check.h"
 
-using openreg_test::allocate;
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::release;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 constexpr size_t kMib = size_t{1} << 20;
@@ -36,16 +30,9 @@ void write(void* block, int32_t device, const std::vector<unsigned char>& bytes)
   EXPECT_EQ(openreg_memcpy(block, device, bytes.data(), OPENREG_HOST, bytes.size()), OPENREG_OK) << last_message();
 }
 
-openreg_pointer_info query(const void* ptr) {
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK) << last_message();
-  return info;
-}
-
 char* at(void* base, size_t offset) { return static_cast<char*>(base) + offset; }
 
-class MemoryTest : public openreg_test::SimDevicesTest {};
+class MemoryTest : public SimDevicesTest {};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Copies
@@ -131,7 +118,7 @@ TEST_F(MemoryTest, CopyWaitsForTheCurrentStreams) {
 
 // A driver whose memory the host can't see: every copy goes through it, on the current stream, and is waited for.
 TEST_F(MemoryTest, CopiesByTheDriver) {
-  use_full_toy(openreg_test::hide_from_host);
+  use_full_toy(hide_from_host);
   const auto bytes = pattern(5000, 3);
   void* a = allocate(0, bytes.size());
   void* b = allocate(1, bytes.size());
@@ -176,8 +163,8 @@ TEST_F(MemoryTest, CopiesBetweenPeersAreInOrderWithBoth) {
 TEST_F(MemoryTest, CopiesBetweenDrivers) {
   constexpr size_t kSize = 9 * kMib + 5;
   const auto bytes = pattern(kSize, 4);
-  use_full_toy(openreg_test::hidden_from_host("hidden_a"));
-  use_full_toy(openreg_test::hidden_from_host("hidden_b"));
+  use_full_toy(hidden_from_host("hidden_a"));
+  use_full_toy(hidden_from_host("hidden_b"));
   set("OPENREG_DRIVERS", "sim,hidden_a,hidden_b");  // devices 0, 1; 2, 3; 4, 5
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_device_count(), 6);
@@ -295,7 +282,7 @@ TEST_F(MemoryTest, Fill) {
 // Addresses
 
 TEST_F(MemoryTest, PointerQuery) {
-  EXPECT_EQ(query(nullptr).kind, OPENREG_POINTER_UNKNOWN);
+  EXPECT_EQ(pointer_info(nullptr).kind, OPENREG_POINTER_UNKNOWN);
   EXPECT_EQ(openreg_is_initialized(), 0);  // asking starts nothing
   for (const size_t size : {size_t{5}, size_t{100000}, 5 * kMib, 21 * kMib}) {
     SCOPED_TRACE(size);
@@ -304,28 +291,28 @@ TEST_F(MemoryTest, PointerQuery) {
     void* alias = nullptr;
     ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
     for (const size_t offset : {size_t{0}, size_t{1}, size / 2, size - 1}) {
-      auto info = query(at(block, offset));
+      auto info = pointer_info(at(block, offset));
       EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
       EXPECT_EQ(info.device, 1);
       EXPECT_EQ(info.live, 1);
       EXPECT_EQ(info.base, block);
       EXPECT_EQ(info.size, size);
-      info = query(at(alias, offset));
+      info = pointer_info(at(alias, offset));
       EXPECT_EQ(info.kind, OPENREG_POINTER_ALIAS);
       EXPECT_EQ(info.device, 1);
       EXPECT_EQ(info.base, alias);
       EXPECT_EQ(info.size, size);
     }
     release(block);
-    const auto info = query(at(block, size - 1));
+    const auto info = pointer_info(at(block, size - 1));
     EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
     EXPECT_EQ(info.live, 0);
     release(before);
     EXPECT_EQ(openreg_memory_empty_cache(1), OPENREG_OK);
-    EXPECT_EQ(query(block).kind, OPENREG_POINTER_UNKNOWN);
+    EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_UNKNOWN);
   }
   int local = 0;
-  const auto info = query(&local);
+  const auto info = pointer_info(&local);
   EXPECT_EQ(info.kind, OPENREG_POINTER_UNKNOWN);
   EXPECT_EQ(info.device, -1);
   EXPECT_EQ(info.base, nullptr);
@@ -346,7 +333,7 @@ TEST_F(MemoryTest, PointerQueryAmongMany) {
   }
   for (const auto& [block, size] : blocks) {
     for (size_t offset = 0; offset < size; offset += 1 + size / 7) {
-      const auto info = query(at(block, offset));
+      const auto info = pointer_info(at(block, offset));
       ASSERT_EQ(info.base, block);
       ASSERT_EQ(info.size, size);
       ASSERT_EQ(info.live, 1);
@@ -390,7 +377,7 @@ TEST_F(MemoryTest, AliasOfItself) {
   EXPECT_EQ(other, at(block, 5));
   ASSERT_EQ(openreg_device_address(at(block, 5), &other), OPENREG_OK);
   EXPECT_EQ(other, at(block, 5));
-  EXPECT_EQ(query(block).kind, OPENREG_POINTER_DEVICE);
+  EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_DEVICE);
   char bytes[8] = "copied";
   EXPECT_EQ(openreg_memcpy(block, OPENREG_HOST, bytes, OPENREG_HOST, sizeof bytes), OPENREG_OK) << last_message();
   EXPECT_STREQ(static_cast<char*>(block), "copied");
@@ -401,7 +388,7 @@ TEST_F(MemoryTest, PinnedMemoryUnderALostDevice) {
   static std::string order;
   order.clear();
   use_full_toy([](openreg_driver& table) {
-    openreg_test::hide_from_host(table);
+    hide_from_host(table);
     table.device_sync = [](openreg_instance instance, int32_t device) {
       order += "sync" + std::to_string(device) + " ";
       return toy().table()->device_sync(instance, device);
@@ -427,7 +414,7 @@ TEST_F(MemoryTest, PinnedMemoryUnderALostDevice) {
 
 // Memory that the host can't see has no alias; a driver that can't give one for a segment gets the segment back.
 TEST_F(MemoryTest, NoAlias) {
-  use_full_toy(openreg_test::hide_from_host);
+  use_full_toy(hide_from_host);
   void* block = allocate(0, 100);
   void* alias = nullptr;
   EXPECT_EQ(openreg_host_alias(block, &alias), OPENREG_E_UNSUPPORTED);
@@ -462,11 +449,11 @@ TEST_F(MemoryTest, LookupsRaceWithSegments) {
   while (!stop) {
     void* alias = nullptr;
     if (openreg_host_alias(at(kept, 12345), &alias) != OPENREG_OK || alias != at(kept_alias, 12345)) ++wrong;
-    if (query(at(kept, kMib)).base != kept) ++wrong;
+    if (pointer_info(at(kept, kMib)).base != kept) ++wrong;
     std::this_thread::yield();
     char* const where = moving;
     if (where == nullptr) continue;
-    const auto info = query(where + kMib);
+    const auto info = pointer_info(where + kMib);
     if (info.kind == OPENREG_POINTER_DEVICE && (info.base > where + kMib || info.device > 1)) ++wrong;
     if (info.kind == OPENREG_POINTER_PINNED) ++wrong;
   }
@@ -539,14 +526,14 @@ TEST_F(MemoryTest, Pinned) {
   }
   for (const auto& [block, size] : blocks) {
     for (const size_t offset : {size_t{0}, size / 2, size - 1}) {
-      const auto info = query(at(block, offset));
+      const auto info = pointer_info(at(block, offset));
       EXPECT_EQ(info.kind, OPENREG_POINTER_PINNED);
       EXPECT_EQ(info.base, block);
       EXPECT_EQ(info.size, size);
       EXPECT_EQ(info.device, -1);
       EXPECT_EQ(info.live, 1);
     }
-    EXPECT_NE(query(at(block, size)).base, block);
+    EXPECT_NE(pointer_info(at(block, size)).base, block);
   }
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);  // they pin the device table
   EXPECT_EQ(openreg_host_free(at(blocks[1].first, 100)), OPENREG_E_INVALID);
@@ -581,13 +568,13 @@ TEST_F(MemoryTest, PinnedBlocksInAnyOrder) {
   for (size_t i = 0; i < kBlocks; ++i) ASSERT_EQ(openreg_host_alloc(i % 2 == 0, 100, &blocks[i]), OPENREG_OK);
   for (size_t i = 0; i < kBlocks; ++i) {
     void* const block = blocks[i * 387 % kBlocks];
-    EXPECT_EQ(query(at(block, 99)).base, block);
+    EXPECT_EQ(pointer_info(at(block, 99)).base, block);
     ASSERT_EQ(openreg_host_free(block), OPENREG_OK) << last_message();
-    EXPECT_EQ(query(at(block, 99)).kind, OPENREG_POINTER_UNKNOWN);
+    EXPECT_EQ(pointer_info(at(block, 99)).kind, OPENREG_POINTER_UNKNOWN);
     if (i % 100 != 0) continue;
     for (size_t j = i + 1; j < kBlocks; ++j) {
       void* const other = blocks[j * 387 % kBlocks];
-      ASSERT_EQ(query(other).base, other);
+      ASSERT_EQ(pointer_info(other).base, other);
     }
   }
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
@@ -603,9 +590,9 @@ TEST_F(MemoryTest, PinnedDriverFails) {
   ASSERT_EQ(openreg_host_alloc(0, 100, &block), OPENREG_OK);
   toy().fail("host_free", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_host_free(block), OPENREG_E_INTERNAL);
-  EXPECT_EQ(query(block).kind, OPENREG_POINTER_PINNED);
+  EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_PINNED);
   EXPECT_EQ(openreg_host_free(block), OPENREG_OK);
-  EXPECT_EQ(query(block).kind, OPENREG_POINTER_UNKNOWN);
+  EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_UNKNOWN);
 }
 
 TEST_F(MemoryTest, PinnedThreads) {
@@ -619,7 +606,7 @@ TEST_F(MemoryTest, PinnedThreads) {
         if (openreg_host_alloc(id % 2, static_cast<size_t>(1 + step * 37), &block) != OPENREG_OK) ++wrong;
         std::memset(block, id, static_cast<size_t>(1 + step * 37));
         live.push_back(block);
-        if (query(block).base != block) ++wrong;
+        if (pointer_info(block).base != block) ++wrong;
         if (step % 3 != 0) {
           if (openreg_host_free(live.front()) != OPENREG_OK) ++wrong;
           live.erase(live.begin());
@@ -645,7 +632,7 @@ TEST_F(MemoryTest, QueriesWhileSegmentsComeAndGo) {
   for (int i = 0; i < 2; ++i)
     askers.emplace_back([&] {
       while (!stop) {
-        const openreg_pointer_info info = query(at(stale, kMib));
+        const openreg_pointer_info info = pointer_info(at(stale, kMib));
         ASSERT_TRUE(info.kind == OPENREG_POINTER_UNKNOWN || info.kind == OPENREG_POINTER_DEVICE);
       }
     });
@@ -669,8 +656,7 @@ TEST_F(MemoryTest, ForkedChild) {
   for (int i = 0; i < 10; ++i) {
     EXPECT_TRUE(in_child([&] {
       void* out = &out;
-      openreg_pointer_info info{};
-      info.struct_size = sizeof info;
+      auto info = sized<openreg_pointer_info>();
       char host[8];
       return openreg_malloc(0, 0, 100, &out) == OPENREG_E_FORKED && out == nullptr &&
              openreg_free(block) == OPENREG_E_FORKED && openreg_memory_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
@@ -687,3 +673,4 @@ TEST_F(MemoryTest, ForkedChild) {
 }
 
 }  // namespace
+}  // namespace openreg_test

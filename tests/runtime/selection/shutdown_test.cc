@@ -11,10 +11,7 @@
 #include "gate.h"
 #include "runtime_test.h"
 
-using openreg_test::await_sleep;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class ShutdownTest : public RuntimeTest {
@@ -62,8 +59,7 @@ void use_the_table(int32_t device) {
   openreg_event event = nullptr;
   openreg_stream stream = 0;
   int32_t is_active = 0, mode = OPENREG_CAPTURE_RELAXED;
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
+  auto info = sized<openreg_pointer_info>();
   if (openreg_malloc(device, 0, 4096, &memory) == OPENREG_OK) {
     EXPECT_EQ(openreg_pointer_get_info(memory, &info), OPENREG_OK) << last_message();
     EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
@@ -215,8 +211,7 @@ TEST_F(ShutdownTest, NothingIsChangedWhereItIsRefused) {
 TEST_F(ShutdownTest, ACallbackOfACall) {
   static openreg_status status;
   static std::string message;
-  openreg_observer observer{};
-  observer.struct_size = sizeof observer;
+  auto observer = sized<openreg_observer>();
   observer.span = [](void*, int32_t step, const openreg_span*, void**) {
     if (step != OPENREG_SPAN_BEGIN) return;
     status = openreg_shutdown();
@@ -230,3 +225,4 @@ TEST_F(ShutdownTest, ACallbackOfACall) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -36,8 +36,7 @@ struct Seen {
 Seen& seen_by(void* ctx) { return *static_cast<Seen*>(ctx); }
 
 openreg_observer make_observer(Seen* seen) {
-  openreg_observer made{};
-  made.struct_size = sizeof made;
+  auto made = sized<openreg_observer>();
   made.ctx = seen;
   made.memory = [](void* ctx, const openreg_memory_event*) { ++seen_by(ctx).events; };
   made.block = [](void* ctx, int32_t what, const void*, uint64_t, int32_t, openreg_stream) {
@@ -231,8 +230,7 @@ TEST_F(ObserversTest, ComeAndGoWhileThreadsWork) {
       }
     });
   }
-  openreg_tracer tracer{};
-  tracer.struct_size = sizeof tracer;
+  auto tracer = sized<openreg_tracer>();
   tracer.record = [](void*, const openreg_trace_record*) {};
   for (int round = 0; round < 40; ++round) {
     openreg_faults faults = nullptr;
