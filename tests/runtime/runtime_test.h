@@ -37,6 +37,14 @@ inline const full_toy_hooks& toy() { return *full_toy_test_hooks(); }
 
 inline std::string last_message() { return openreg_last_error()->message; }
 
+inline void* allocate(int32_t device, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
+  void* block = nullptr;
+  EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
+  return block;
+}
+
+inline void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
+
 inline openreg_device_properties properties_of(int32_t device) {
   auto properties = sized<openreg_device_properties>();
   EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();

@@ -134,8 +134,7 @@ TEST_F(DeviceTest, SelectionDoesNotActivate) {
   ASSERT_EQ(openreg_maybe_exchange_device(1, &previous), OPENREG_OK);
   EXPECT_EQ(active(0), 0);
   EXPECT_EQ(active(1), 0);
-  void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(1, 0, 8, &memory), OPENREG_OK) << last_message();
+  void* const memory = allocate(1, 8);
   EXPECT_EQ(active(1), 1);
   EXPECT_EQ(active(0), 0);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);

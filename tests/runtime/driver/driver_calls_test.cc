@@ -13,11 +13,6 @@ namespace {
 
 class DriverCallsTest : public RuntimeTest {
  protected:
-  static void* allocate(int32_t device, size_t size) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, size, &memory), OPENREG_OK) << last_message();
-    return memory;
-  }
 };
 
 openreg_status gives_nothing(openreg_instance, int32_t, const openreg_alloc_info*, void**) { return OPENREG_OK; }

@@ -139,8 +139,7 @@ TEST_P(ExtensionsTest, HolesAreErrors) {
     EXPECT_EQ(openreg_communicator_id(0, id, sizeof id), OPENREG_E_INCOMPATIBLE);
   });
   each_hole(OPENREG_IPC_NAME, ipc_table(), [](const std::string& why) {
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
+    void* const block = allocate(0, 4096);
     auto handle = sized<openreg_memory_handle>();
     EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_INCOMPATIBLE);
     EXPECT_CONTAINS(last_message(), why);
@@ -153,8 +152,7 @@ TEST_P(ExtensionsTest, HolesAreErrors) {
 TEST_P(ExtensionsTest, HolesAreWarnings) {
   use_settings([](auto& settings) { settings.expandable_segments = 1; });
   const auto allocates = [this](const std::string& why) {
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, 32 << 20, &block), OPENREG_OK) << last_message();
+    void* const block = allocate(0, 32 << 20);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
     EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
     EXPECT_GE(count_lines(OPENREG_LOG_WARNING, why), 1);
@@ -202,8 +200,7 @@ TEST_P(ExtensionsTest, KeysOfVendors) {
     permitted.clear();
     offer(OPENREG_IPC_NAME, ipc_table());
     start();
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
+    void* const block = allocate(0, 4096);
     auto handle = sized<openreg_memory_handle>();
     const int32_t importers[] = {4711, 4712};
     ASSERT_EQ(openreg_memory_export_to(block, importers, 2, &handle), OPENREG_OK) << last_message();

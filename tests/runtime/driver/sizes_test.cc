@@ -174,8 +174,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
   kernels.known.count = 2;
   kernels.known.list = entries;
 
-  void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
+  void* const block = allocate(0, 4096);
   check<openreg_memory_handle>(OPENREG_MEMORY_HANDLE_SIZE_1, [block](auto& it) {
     const openreg_status status = openreg_memory_export(block, &it);
     if (status != OPENREG_OK) return status;
@@ -204,8 +203,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
   EXPECT_EQ(openreg_device_get_kernels(0, &table), OPENREG_E_INCOMPATIBLE);
 
   use_settings([](auto& settings) { settings.expandable_segments = 1; });
-  void* large = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 64 << 20, &large), OPENREG_OK) << last_message();
+  void* large = allocate(0, 64 << 20);
   EXPECT_GT(reservations, 0);
   EXPECT_EQ(openreg_free(large), OPENREG_OK);
   ASSERT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);

@@ -18,11 +18,6 @@ class ToyDriverTest : public RuntimeTest {
     set("OPENREG_DRIVERS", "toy");
     ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   }
-  static void* allocate(int32_t device, size_t size) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, size, &memory), OPENREG_OK) << last_message();
-    return memory;
-  }
 };
 
 // openreg-info's answer: seven native functions, the rest emulated.

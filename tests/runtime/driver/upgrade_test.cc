@@ -130,8 +130,7 @@ TEST_P(UpgradeTest, Graphs) {
 
 // A vendor that must know who imports is told, and refuses without; its handle arrives whole.
 TEST_P(UpgradeTest, Sharing) {
-  void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
+  void* const block = allocate(0, 4096);
   auto handle = sized<openreg_memory_handle>();
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
   const int32_t importer = 4711;

@@ -10,8 +10,7 @@ class VisibleDevicesTest : public ToysTest {
   static int32_t ordinal_of(int32_t device) { return properties_of(device).ordinal; }
   // The ordinal at which the driver is asked for memory of openreg:device.
   static int32_t allocates_on(int32_t device) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, 64, &memory), OPENREG_OK) << last_message();
+    void* const memory = allocate(device, 64);
     EXPECT_EQ(openreg_free(memory), OPENREG_OK);
     return toy().allocated_on();
   }

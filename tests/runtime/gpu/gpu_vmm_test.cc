@@ -19,10 +19,13 @@ constexpr uint64_t kMib = 1 << 20;
 
 class GpuVmm : public GpuTest {
  protected:
-  char* reserve(int32_t dev, uint64_t pieces) {
-    void* start = nullptr;
-    succeeds([&] { return vmm()->reserve(instance_, dev, pieces * kPiece, &start); });
-    return static_cast<char*>(owned_.add(start, [=, this] { end(dev, static_cast<char*>(start)); }));
+  // Addresses, of which the first `mapped` pieces are memory.
+  char* reserve(int32_t dev, uint64_t pieces, uint64_t mapped = 0) {
+    void* out = nullptr;
+    succeeds([&] { return vmm()->reserve(instance_, dev, pieces * kPiece, &out); });
+    auto* const start = static_cast<char*>(out);
+    if (mapped != 0) resize(dev, start, mapped);
+    return owned_.add(start, [=, this] { end(dev, start); });
   }
   // The first `pieces` are memory, and no others.
   openreg_status try_resize(int32_t dev, char* start, uint64_t pieces) {
@@ -187,8 +190,7 @@ TEST_P(FakeGpuVmm, PropertiesInEitherOrder) {
     ASSERT_EQ(vmm() != nullptr, *early == '0' || !GetParam().is_cudart());
     EXPECT_EQ(hooks_->peek_error(), 0);
     if (vmm() == nullptr) continue;
-    char* const start = reserve(1, 2);
-    resize(1, start, 2);
+    char* const start = reserve(1, 2, 2);
     fill(1, start, 3, 2 * kPiece);
     sync(1);
     EXPECT_TRUE(holds(1, start + kPiece, 3, kPiece));
@@ -198,8 +200,7 @@ TEST_P(FakeGpuVmm, PropertiesInEitherOrder) {
 
 // Memory in the middle goes back and comes again; its neighbours keep their contents.
 TEST_P(FakeGpuVmm, HolesInTheMiddle) {
-  char* const start = reserve(0, 6);
-  resize(0, start, 5);
+  char* const start = reserve(0, 6, 5);
   fill(0, start, 4, 5 * kPiece);
   sync(0);
   succeeds([&] { return vmm()->unmap(instance_, 0, start, kPiece, 2 * kPiece); });
@@ -222,8 +223,7 @@ TEST_P(FakeGpuVmm, HolesInTheMiddle) {
 
 // Each call of a growth fails once: the vendor's code is reported, nothing is left of it, and it can be tried again.
 TEST_P(FakeGpuVmm, GrowthFails) {
-  char* const start = reserve(0, 8);
-  resize(0, start, 2);
+  char* const start = reserve(0, 8, 2);
   fill(0, start, 5, 2 * kPiece);
   sync(0);
   for (const std::string step :
@@ -249,8 +249,7 @@ TEST_P(FakeGpuVmm, GrowthFails) {
 
 // What the vendor does not take back after a failed growth serves the next one.
 TEST_P(FakeGpuVmm, GrowthFailsTwice) {
-  char* const start = reserve(0, 8);
-  resize(0, start, 1);
+  char* const start = reserve(0, 8, 1);
   hooks_->set_failures("MemMap:3:2,MemUnmap:2:999");
   EXPECT_EQ(fails([&] { return try_resize(0, start, 5); }), OPENREG_E_NOMEM);
   EXPECT_EQ(host_record.vendor_code, 2);
@@ -284,8 +283,7 @@ TEST_P(FakeGpuVmm, ReservationFails) {
 
 // The first call of a shrinking or of a release fails: nothing has changed.
 TEST_P(FakeGpuVmm, GivingBackFailsAtOnce) {
-  char* const start = reserve(0, 4);
-  resize(0, start, 4);
+  char* const start = reserve(0, 4, 4);
   fill(0, start, 6, 4 * kPiece);
   hooks_->set_failures("MemUnmap:1:999");
   EXPECT_EQ(fails([&] { return try_resize(0, start, 1); }), OPENREG_E_INTERNAL);
@@ -333,8 +331,7 @@ TEST_P(FakeGpuVmm, ShrinkingFailsInTheMiddle) {
 TEST_P(FakeGpuVmm, ReleaseFailsInTheMiddle) {
   for (const std::string step : {"MemUnmap:2", "MemRelease:1", "MemRelease:2", "MemAddressFree:1"}) {
     SCOPED_TRACE(step);
-    char* start = reserve(0, 4);
-    resize(0, start, 2);
+    char* start = reserve(0, 4, 2);
     hooks_->set_failures((step + ":999").c_str());
     end(0, start);
     hooks_->set_failures("");
@@ -355,8 +352,7 @@ TEST_P(FakeGpuVmm, ReleaseFailsInTheMiddle) {
 
 // No reservation, of another device, in the middle of one, larger than it, or of odd size: nothing happens.
 TEST_P(FakeGpuVmm, WrongArguments) {
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   EXPECT_EQ(fails([&] { return try_resize(0, start, 3); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return try_resize(1, start, 2); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return try_resize(0, start + kPiece, 1); }), OPENREG_E_INVALID);
@@ -371,8 +367,7 @@ TEST_P(FakeGpuVmm, WrongArguments) {
 TEST_P(FakeGpuVmm, DeviceIsFull) {
   set("FAKE_GPU_MEMORY", std::to_string(8 * kPiece));
   restart();
-  char* const start = reserve(0, 16);
-  resize(0, start, 6);
+  char* const start = reserve(0, 16, 6);
   EXPECT_EQ(fails([&] { return try_resize(0, start, 9); }), OPENREG_E_NOMEM);
   expect_live(1, 6);
   uint64_t unused = 0, total = 0;
@@ -386,8 +381,7 @@ TEST_P(FakeGpuVmm, WaitsForQueuedWork) {
   openreg_driver_stream stream = make_stream(0);
   openreg_driver_stream other = make_stream(1);
   void* const there = allocate(1, 2 * kPiece);
-  char* const start = reserve(0, 2);
-  resize(0, start, 2);
+  char* const start = reserve(0, 2, 2);
   hooks_->set_delay(20000);
   fill(0, start, 1, 2 * kPiece, stream);
   resize(0, start, 1);
@@ -403,8 +397,7 @@ TEST_P(FakeGpuVmm, WaitsForQueuedWork) {
 TEST_P(FakeGpuVmm, CapturesGoOn) {
   void* const there = allocate(1, kPiece);
   hooks_->begin_capture();
-  char* const start = reserve(0, 4);
-  resize(0, start, 3);
+  char* const start = reserve(0, 4, 3);
   copy(there, 1, start, 0, kPiece, 1);  // gives access
   resize(0, start, 1);
   end(0, start);
@@ -414,8 +407,7 @@ TEST_P(FakeGpuVmm, CapturesGoOn) {
 // Where access to a segment that is there already can't be given, the copy says so, and the next one tries again.
 TEST_P(FakeGpuVmm, AccessOfPeersFails) {
   void* const there = allocate(1, kPiece);
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   fill(0, start, 4, kPiece);
   sync(0);
   hooks_->set_failures("MemSetAccess:1:999");
@@ -432,8 +424,7 @@ TEST_P(FakeGpuVmm, NoAccessWithoutPeers) {
   set("FAKE_GPU_PEERS", "none");
   restart();
   void* const there = allocate(1, kPiece);
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   fill(0, start, 4, kPiece);
   sync(0);
   copy(there, 1, start, 0, kPiece, 1);
@@ -463,8 +454,7 @@ TEST_P(FakeGpuVmm, LostDevice) {
 // The vendors' handles for other processes are for other memory: an error that says what to do.
 TEST_P(FakeGpuVmm, NotForOtherProcesses) {
   openreg_ipc_handle handle{};
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 0, start, nullptr, 0, &handle); }),
             OPENREG_E_UNSUPPORTED);
   EXPECT_CONTAINS(host_record.text, "expandable_segments:False");

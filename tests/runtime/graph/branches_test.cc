@@ -29,13 +29,9 @@ class GraphBranchesTest : public GraphsTest {
     GraphsTest::SetUp();
     stream_ = from_pool(0);
   }
-  void TearDown() override {
-    for (openreg_event event : events_) EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-    GraphsTest::TearDown();
-  }
   template <class Left, class Right>
   void fork(int32_t device, openreg_stream other, const Left& left, const Right& right) {
-    const openreg_event forked = event(0), joined = event(device);
+    const openreg_event forked = make_event(0), joined = make_event(device);
     ASSERT_EQ(openreg_event_record(forked, 0, stream_), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_wait_event(device, other, forked), OPENREG_OK) << last_message();
     right(other);
@@ -43,13 +39,7 @@ class GraphBranchesTest : public GraphsTest {
     ASSERT_EQ(openreg_event_record(joined, device, other), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_wait_event(0, stream_, joined), OPENREG_OK) << last_message();
   }
-  openreg_event event(int32_t device) {
-    events_.push_back(nullptr);
-    EXPECT_EQ(openreg_event_create(device, 0, &events_.back()), OPENREG_OK) << last_message();
-    return events_.back();
-  }
   openreg_stream stream_ = OPENREG_STREAM_DEFAULT;
-  std::vector<openreg_event> events_;
 };
 
 // Branches run beside each other, on one device and on two, as on the streams that they were captured on.

@@ -14,9 +14,7 @@ constexpr size_t kSize = 10000;
 class GraphsTest : public SimDevicesTest {
  protected:
   static void* allocate(int32_t device, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, stream, kSize, &memory), OPENREG_OK) << last_message();
-    return memory;
+    return openreg_test::allocate(device, kSize, stream);
   }
   static void begin(openreg_stream stream, int32_t mode = OPENREG_CAPTURE_GLOBAL) {
     ASSERT_EQ(openreg_graph_begin(0, stream, mode), OPENREG_OK) << last_message();

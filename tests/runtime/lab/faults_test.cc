@@ -40,8 +40,7 @@ class FaultsTest : public SimDevicesTest {
   uint64_t hits() { return openreg_faults_hits(faults_); }
 
   void* allocate(int32_t device = 0) {
-    void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, kSize, &block), OPENREG_OK) << last_message();
+    void* const block = openreg_test::allocate(device, kSize);
     blocks_.push_back(block);
     return block;
   }

@@ -48,9 +48,7 @@ class RacesTest : public RuntimeTest {
     ASSERT_EQ(openreg_races_set(flags, nullptr), OPENREG_OK) << last_message();
   }
   static char* allocate(size_t size, openreg_stream stream = 0, int32_t device = 0) {
-    void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
-    return static_cast<char*>(block);
+    return static_cast<char*>(openreg_test::allocate(device, size, stream));
   }
   static void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
   static openreg_status use(int32_t device, openreg_stream stream, const void* at, uint64_t size, bool writes,

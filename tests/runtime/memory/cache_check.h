@@ -104,14 +104,6 @@ inline void check_cache(int32_t device) {
   }
 }
 
-inline void* allocate(int32_t device, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
-  void* block = nullptr;
-  EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
-  return block;
-}
-
-inline void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
-
 }  // namespace openreg_test
 
 #endif

@@ -47,11 +47,7 @@ class SharingTest : public SimDevicesTest {
   static void write(void* ptr, int32_t device, unsigned char first) {
     EXPECT_EQ(openreg_memcpy(ptr, device, numbers(first).data(), OPENREG_HOST, kSize), OPENREG_OK) << last_message();
   }
-  static void* allocate(int32_t device, size_t size = kSize) {
-    void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, OPENREG_STREAM_DEFAULT, size, &block), OPENREG_OK) << last_message();
-    return block;
-  }
+  static void* allocate(int32_t device, size_t size = kSize) { return openreg_test::allocate(device, size); }
   static int64_t allocated(int32_t device) {
     auto stats = sized<openreg_memory_stats>();
     EXPECT_EQ(openreg_memory_get_stats(device, &stats), OPENREG_OK);

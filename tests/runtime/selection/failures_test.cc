@@ -162,8 +162,7 @@ TEST_F(FailuresTest, ResettingChoosesAnotherGpu) {
   ASSERT_EQ(add({"better", 400}), OPENREG_OK);
   ASSERT_EQ(openreg_select_gpu(&gpu), OPENREG_OK);
   EXPECT_EQ(active(), "cuda*1");
-  void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_OK);
+  void* const memory = allocate(0, 64);
   EXPECT_EQ(openreg_reset_gpu(), OPENREG_E_BUSY);
   EXPECT_EQ(last_message(), "openreg_reset_gpu: 1 live allocation(s) on driver 'cuda'; free them first");
   ASSERT_EQ(openreg_free(memory), OPENREG_OK);

@@ -11,11 +11,7 @@ namespace {
 
 class ChoosingTest : public ToysTest {
  protected:
-  static void* allocate() {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_OK) << last_message();
-    return memory;
-  }
+  static void* allocate() { return openreg_test::allocate(0, 64); }
   static openreg_status device(const char* driver, int32_t i, std::string* name) {
     auto properties = sized<openreg_device_properties>();
     const openreg_status status = openreg_driver_get_device_properties(driver, i, &properties);

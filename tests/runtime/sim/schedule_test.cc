@@ -386,8 +386,7 @@ TEST_F(ScheduleTest, PoisonComesBehindFunctions) {
     EXPECT_EQ(with_seed(seed,
                         [] {
                           Memory memory;
-                          void* block = nullptr;
-                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+                          void* block = allocate(0, kSize);
                           EXPECT_EQ(openreg_memset_async(0, 0, block, 7, kSize), OPENREG_OK);
                           EXPECT_EQ(openreg_stream_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
                           EXPECT_EQ(openreg_memcpy_async(0, 0, memory.to, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
@@ -395,7 +394,7 @@ TEST_F(ScheduleTest, PoisonComesBehindFunctions) {
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
                           int32_t done = 0;
                           while (done == 0) EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
-                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+                          block = allocate(0, kSize);
                           EXPECT_EQ(openreg_memcpy(memory.from, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
                           EXPECT_NE(*static_cast<unsigned char*>(memory.from), 7);
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
@@ -411,8 +410,7 @@ TEST_F(ScheduleTest, IsValidated) {
   for (int seed = 0; seed < 6; ++seed) {
     EXPECT_EQ(with_seed(seed,
                         [] {
-                          void* block = nullptr;
-                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+                          void* const block = allocate(0, kSize);
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
                           return busy_program();
                         }),

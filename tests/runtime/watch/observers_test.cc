@@ -113,8 +113,7 @@ TEST_F(ObserversTest, StatesOfABlock) {
   openreg_stream stream = 0;
   ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_USES), OPENREG_OK) << last_message();
-  void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 1000, &block), OPENREG_OK) << last_message();
+  void* const block = allocate(0, 1000);
   ASSERT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_free(static_cast<char*>(block) + 8), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_free(block), OPENREG_OK) << last_message();
