@@ -192,6 +192,8 @@ class RuntimeTest : public ::testing::Test {
     for (void* block : blocks) EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
   }
 
+  Owned owned_;
+
  private:
   static void log(void* self, int32_t level, const char* text) {
     auto* test = static_cast<RuntimeTest*>(self);
@@ -209,7 +211,6 @@ class RuntimeTest : public ::testing::Test {
 
   std::mutex mutex_;
   std::vector<std::pair<int32_t, std::string>> lines_;
-  Owned owned_;
 };
 
 // On the simulated devices, unless a test takes the toy.

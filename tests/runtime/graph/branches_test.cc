@@ -61,7 +61,7 @@ TEST_F(GraphBranchesTest, RunBesideEachOther) {
       launch(exec, stream_);
       EXPECT_EQ(meeting.met, 2 * i);
     }
-    EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+    destroy(exec);
   }
 }
 
@@ -94,7 +94,7 @@ TEST_F(GraphBranchesTest, KeepTheirOrder) {
     fill(sum, 0, 0, on);
   }
   ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   for (void* memory : {a, b, c, sum}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -125,13 +125,13 @@ TEST_F(GraphBranchesTest, BesideCaptures) {
   launch(exec, stream_);  // not behind the one that was captured
   openreg_graph_exec outer = end(around);
   others.erase(around);
-  for (const openreg_stream other : others) EXPECT_EQ(openreg_graph_exec_destroy(end(other)), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  for (const openreg_stream other : others) destroy(end(other));
+  destroy(exec);
   fill(second, 0, 0, stream_);
   launch(outer, stream_);
   EXPECT_EQ(values(first, 0), (std::set<int>{7}));
   EXPECT_EQ(values(second, 0), (std::set<int>{8}));
-  EXPECT_EQ(openreg_graph_exec_destroy(outer), OPENREG_OK);
+  destroy(outer);
   for (void* memory : {first, second}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -158,7 +158,6 @@ TEST_F(GraphBranchesTest, AreJoinedAfterAFailure) {
   EXPECT_EQ(done, 0);
   may_end = true;
   EXPECT_EQ(openreg_stream_synchronize(0, stream_), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
 }
 
 // The race detector sees the branches of a launch as work of streams. What orders them here it doesn't know of.
@@ -189,8 +188,6 @@ TEST_F(GraphBranchesTest, RaceInALaunch) {
   EXPECT_EQ(values(memory, 0), (std::set<int>{8}));
   openreg_races_clear();
   ASSERT_EQ(openreg_races_set(before, &before), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ TEST_F(GraphsTest, LoadedByTheFirstCapture) {
   EXPECT_EQ(text_of("/proc/self/maps").find("libopenreg_graph"), std::string::npos);
   begin(stream);
   EXPECT_NE(text_of("/proc/self/maps").find("libopenreg_graph"), std::string::npos);
-  EXPECT_EQ(openreg_graph_exec_destroy(end(stream)), OPENREG_OK);
+  end(stream);
 }
 
 // A stream of another device joins; copies between devices and work of both run in the order of the capture.
@@ -58,7 +58,6 @@ TEST_F(GraphsTest, TwoDevices) {
     EXPECT_EQ(values(first, 0), (std::set<int>{9}));
     EXPECT_EQ(values(second, 1), (std::set<int>{7, 8}));
   }
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
 }
 
 // Each call that can't be captured is named, at once and at the end; then the stream works.
@@ -146,7 +145,7 @@ TEST_F(GraphsTest, MemoryIsKeptMeanwhile) {
   is_invalid_by(openreg_memory_empty_cache(0), "openreg_memory_empty_cache", stream);
   begin(stream, OPENREG_CAPTURE_RELAXED);
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_graph_exec_destroy(end(stream)), OPENREG_OK);
+  destroy(end(stream));
   EXPECT_EQ(openreg_free(allocate(0)), OPENREG_OK);
   begin(stream);
   int32_t mode = OPENREG_CAPTURE_RELAXED;
@@ -154,14 +153,14 @@ TEST_F(GraphsTest, MemoryIsKeptMeanwhile) {
   EXPECT_EQ(mode, OPENREG_CAPTURE_GLOBAL);
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_graph_exchange_mode(0, &mode), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_graph_exec_destroy(end(stream)), OPENREG_OK);
+  end(stream);
 }
 
 // What another thread does on streams of its own is done at once, and captures of two threads don't meet.
 TEST_F(GraphsTest, ThreadsCaptureAtOnce) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([t] {
+    threads.emplace_back([this, t] {
       const openreg_stream stream = from_pool(0), own = from_pool(0);
       void *const memory = allocate(0, stream), *const other = allocate(0, own);
       for (int i = 0; i < 30; ++i) {
@@ -173,7 +172,7 @@ TEST_F(GraphsTest, ThreadsCaptureAtOnce) {
         EXPECT_EQ(values(other, 0), (std::set<int>{i}));
         launch(exec, stream);
         EXPECT_EQ(values(memory, 0), (std::set<int>{50 + t}));
-        EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+        destroy(exec);
       }
       EXPECT_EQ(openreg_free(memory), OPENREG_OK);
       EXPECT_EQ(openreg_free(other), OPENREG_OK);
@@ -195,7 +194,7 @@ TEST_F(GraphsTest, Life) {
   EXPECT_CONTAINS(last_message(), "was freed already");
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
   EXPECT_CONTAINS(last_message(), "1 live graph(s) on driver 'sim'; destroy them first");
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }
 
@@ -209,10 +208,9 @@ TEST_F(GraphsTest, LaunchInACapture) {
   begin(stream);
   ASSERT_EQ(openreg_graph_launch(inner, stream), OPENREG_OK) << last_message();
   openreg_graph_exec outer = end(stream);
-  EXPECT_EQ(openreg_graph_exec_destroy(inner), OPENREG_OK);
+  destroy(inner);
   launch(outer, stream);
   EXPECT_EQ(values(memory, 0), (std::set<int>{41}));
-  EXPECT_EQ(openreg_graph_exec_destroy(outer), OPENREG_OK);
 }
 
 // Nodes and edges as text.
@@ -255,7 +253,6 @@ TEST_F(GraphsTest, RacesAreOfLaunches) {
   openreg_races_clear();
   ASSERT_EQ(openreg_races_set(before, &before), OPENREG_OK);
   ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
 }
 
 // A plan of faults hits the calls of launches.
@@ -273,7 +270,6 @@ TEST_F(GraphsTest, FaultsAreOfLaunches) {
   EXPECT_NE(openreg_stream_synchronize(0, stream), OPENREG_OK);
   EXPECT_EQ(openreg_faults_hits(faults), 1u);
   openreg_faults_end(faults);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
 }
 
 // ------------------------------------------------------------------------------------- kernels and collectives
@@ -400,7 +396,7 @@ TEST_F(GraphsTest, Collectives) {
     launch(exec, stream);
     EXPECT_EQ(values(to, 0), (std::set<int>{i}));
   }
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   EXPECT_EQ(openreg_communicator_destroy(communicator), OPENREG_OK);
 }
 
@@ -413,11 +409,9 @@ TEST_F(GraphsTest, OfTheDriverValidated) {
   const auto reports = [this] { return count_lines(OPENREG_LOG_ERROR, "OPENREG_VALIDATE: "); };
   const openreg_stream stream = from_pool(0), other = from_pool(0);
   void *const first = allocate(0, stream), *const second = allocate(0, stream);
-  openreg_event forked = nullptr, joined = nullptr;
+  const openreg_event forked = make_event(), joined = make_event();
   int32_t status = -1, fits = -1;
   std::atomic<int> runs{0};
-  ASSERT_EQ(openreg_event_create(0, 0, &forked), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_event_create(0, 0, &joined), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   begin(stream);
   EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_E_CAPTURE);
@@ -478,7 +472,7 @@ TEST_F(GraphsTest, OfTheDriverWatched) {
     EXPECT_EQ(values(second, 0), (std::set<int>{i}));
   }
   openreg_faults_end(faults);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   for (void* memory : {first, second}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -497,7 +491,6 @@ TEST_F(GraphsTest, DriverOfSevenFunctions) {
   EXPECT_EQ(values(memory, 0), (std::set<int>{3}));
   launch(exec, other);
   EXPECT_EQ(values(memory, 0), (std::set<int>{2}));
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
 }
 
 }  // namespace
