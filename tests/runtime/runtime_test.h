@@ -25,6 +25,7 @@
 #include "../drivers/full_toy_driver.h"
 #include "bytes.h"
 #include "owned.h"
+#include "threads.h"
 
 namespace openreg_test {
 

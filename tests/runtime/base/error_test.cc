@@ -225,12 +225,9 @@ TEST_F(ErrorTest, CallbackCanChangeWhileOthersLog) {
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   openreg_log_set_callback(check_other_pair, nullptr);
   std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
-      while (!stop) chatty_host->log(chatty_host->ctx, OPENREG_LOG_ERROR, "line");
-    });
-  }
+  Threads threads(2, [&] {
+    while (!stop) chatty_host->log(chatty_host->ctx, OPENREG_LOG_ERROR, "line");
+  });
   for (int i = 0; i < 2000; ++i) {
     if (i % 2 == 0) {
       openreg_log_set_callback(check_pair, &mismatches);
@@ -239,7 +236,7 @@ TEST_F(ErrorTest, CallbackCanChangeWhileOthersLog) {
     }
   }
   stop = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_EQ(mismatches, 0);
 }
 

@@ -271,14 +271,11 @@ TEST_F(ForkTest, ChildrenOfBusyThreads) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   std::atomic<bool> stop{false};
   std::atomic<int> sick{0};
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < 3; ++i) {
-    threads.emplace_back([&, i] {
-      Worker worker(i);
-      while (!stop) worker.step();
-      sick += !worker.is_well();
-    });
-  }
+  Threads threads(3, [&](unsigned i) {
+    Worker worker(i);
+    while (!stop) worker.step();
+    sick += !worker.is_well();
+  });
   for (unsigned i = 0; i < 150 && !HasFailure(); ++i) {
     EXPECT_TRUE(in_child([i] {
       alarm(20);
@@ -294,7 +291,7 @@ TEST_F(ForkTest, ChildrenOfBusyThreads) {
         << i;
   }
   stop = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_EQ(sick, 0);
   use_settings([](auto&) {});
 }
@@ -334,22 +331,19 @@ TEST_F(ForkTest, ForkWhileOthersUseTheRegistry) {
   set("OPENREG_INIT_WARN_SECS", "0");  // the thread sanitizer allows no thread in a child of many
   set("OPENREG_LOG_LEVEL", "error");
   std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
-      while (!stop) {
-        EXPECT_EQ(openreg_device_count(), 2);
-        EXPECT_GE(openreg_driver_count(), 3);
-      }
-    });
-  }
+  Threads threads(2, [&] {
+    while (!stop) {
+      EXPECT_EQ(openreg_device_count(), 2);
+      EXPECT_GE(openreg_driver_count(), 3);
+    }
+  });
   for (int i = 0; i < 20; ++i) {
     EXPECT_TRUE(in_child([] {
       return openreg_device_count() == 2 && openreg_init() == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
     }));
   }
   stop = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
 }
 
 }  // namespace

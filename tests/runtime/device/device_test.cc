@@ -100,24 +100,20 @@ TEST_F(DeviceTest, MaybeExchangeDevice) {
 // acceptance 4.9: threads switch at the same time and never see each other's device (TSan runs this too).
 TEST_F(DeviceTest, ThreadsDoNotSeeEachOther) {
   set("OPENREG_SIM_DEVICES", "4");
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([t] {
-      for (int i = 0; i < 1000; ++i) {
-        const int32_t mine = (t + i) % 4;
-        int32_t previous = -1;
-        ASSERT_EQ(openreg_set_device(mine), OPENREG_OK);
-        ASSERT_EQ(openreg_current_device(), mine);
-        ASSERT_EQ(openreg_exchange_device(t, &previous), OPENREG_OK);
-        ASSERT_EQ(previous, mine);
-        ASSERT_EQ(openreg_maybe_exchange_device(mine, &previous), OPENREG_OK);
-        ASSERT_EQ(previous, t);
-        openreg_restore_device(t);
-        ASSERT_EQ(openreg_current_device(), t);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [](int t) {
+    for (int i = 0; i < 1000; ++i) {
+      const int32_t mine = (t + i) % 4;
+      int32_t previous = -1;
+      ASSERT_EQ(openreg_set_device(mine), OPENREG_OK);
+      ASSERT_EQ(openreg_current_device(), mine);
+      ASSERT_EQ(openreg_exchange_device(t, &previous), OPENREG_OK);
+      ASSERT_EQ(previous, mine);
+      ASSERT_EQ(openreg_maybe_exchange_device(mine, &previous), OPENREG_OK);
+      ASSERT_EQ(previous, t);
+      openreg_restore_device(t);
+      ASSERT_EQ(openreg_current_device(), t);
+    }
+  }).join();
   EXPECT_EQ(openreg_current_device(), 0);
 }
 

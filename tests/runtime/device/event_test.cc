@@ -347,22 +347,18 @@ TEST_F(EventTest, ThreadsShareEvents) {
       if (!has_events) without_events(table);
     });
     const openreg_event events[2] = {make_event(0), make_event(1)};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t) {
-      threads.emplace_back([&events, t] {
-        for (int i = 0; i < 100; ++i) {
-          int32_t done;
-          ASSERT_EQ(openreg_event_record(events[i % 2], i % 2, 0), OPENREG_OK);
-          ASSERT_EQ(openreg_event_query(events[t % 2], &done), OPENREG_OK);
-          ASSERT_EQ(openreg_stream_wait_event(i % 2, 0, events[(i + 1) % 2]), OPENREG_OK);
-          ASSERT_EQ(openreg_event_synchronize(events[t / 2]), OPENREG_OK);
-          openreg_event mine;
-          ASSERT_EQ(openreg_event_create(t % 2, 0, &mine), OPENREG_OK);
-          ASSERT_EQ(openreg_event_destroy(mine), OPENREG_OK);
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    Threads(4, [&events](int t) {
+      for (int i = 0; i < 100; ++i) {
+        int32_t done;
+        ASSERT_EQ(openreg_event_record(events[i % 2], i % 2, 0), OPENREG_OK);
+        ASSERT_EQ(openreg_event_query(events[t % 2], &done), OPENREG_OK);
+        ASSERT_EQ(openreg_stream_wait_event(i % 2, 0, events[(i + 1) % 2]), OPENREG_OK);
+        ASSERT_EQ(openreg_event_synchronize(events[t / 2]), OPENREG_OK);
+        openreg_event mine;
+        ASSERT_EQ(openreg_event_create(t % 2, 0, &mine), OPENREG_OK);
+        ASSERT_EQ(openreg_event_destroy(mine), OPENREG_OK);
+      }
+    }).join();
     destroy(events[0]);
     destroy(events[1]);
     ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();

@@ -293,23 +293,19 @@ TEST_F(StreamTest, NullArguments) {
 // Threads that take streams of two devices at the same time make each of them once (for TSan).
 TEST_F(StreamTest, ThreadsShareThePool) {
   use_full_toy();
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([t] {
-      for (int i = 0; i < 200; ++i) {
-        const int32_t device = (t + i) % 2;
-        openreg_stream stream = 0;
-        openreg_stream current = 0;
-        int32_t done = 0;
-        ASSERT_EQ(openreg_stream_from_pool(device, -(i % 3), &stream), OPENREG_OK);
-        ASSERT_EQ(openreg_set_current_stream(device, stream), OPENREG_OK);
-        ASSERT_EQ(openreg_current_stream(device, &current), OPENREG_OK);
-        ASSERT_EQ(current, stream);
-        ASSERT_EQ(openreg_stream_query(device, stream, &done), OPENREG_OK);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [](int t) {
+    for (int i = 0; i < 200; ++i) {
+      const int32_t device = (t + i) % 2;
+      openreg_stream stream = 0;
+      openreg_stream current = 0;
+      int32_t done = 0;
+      ASSERT_EQ(openreg_stream_from_pool(device, -(i % 3), &stream), OPENREG_OK);
+      ASSERT_EQ(openreg_set_current_stream(device, stream), OPENREG_OK);
+      ASSERT_EQ(openreg_current_stream(device, &current), OPENREG_OK);
+      ASSERT_EQ(current, stream);
+      ASSERT_EQ(openreg_stream_query(device, stream, &done), OPENREG_OK);
+    }
+  }).join();
   EXPECT_EQ(toy().calls("stream_create"), 2 * 3 * 32);
 }
 

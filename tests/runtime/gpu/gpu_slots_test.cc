@@ -319,29 +319,25 @@ TEST_P(FakeGpuSlots, ElapsedTimeIsThatOfTheWork) {
 // Many threads on all devices at once; each finds its own bytes.
 TEST_P(GpuSlots, ThreadsWorkAtOnce) {
   const int32_t count = device_count();
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([this, t, count] {
-      const int32_t dev = t % count;
-      openreg_driver_stream stream = make_stream(dev);
-      openreg_driver_event event = make_event(dev);
-      uint8_t* const host = pinned();
-      for (int i = 0; i < 20; ++i) {
-        void* const memory = allocate(dev);
-        const auto value = static_cast<uint8_t>(t * 40 + i);
-        fill(dev, memory, value, 4096, stream);
-        copy(host, -1, memory, dev, 4096, dev, stream);
-        succeeds([&] { return table_->event_record(instance_, dev, stream, event); });
-        succeeds([&] { return table_->event_sync(instance_, dev, event); });
-        EXPECT_EQ(host[4095], value);
-        release(dev, memory);
-      }
-      release_pinned(host);
-      destroy(event);
-      destroy(dev, stream);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [this, count](int t) {
+    const int32_t dev = t % count;
+    openreg_driver_stream stream = make_stream(dev);
+    openreg_driver_event event = make_event(dev);
+    uint8_t* const host = pinned();
+    for (int i = 0; i < 20; ++i) {
+      void* const memory = allocate(dev);
+      const auto value = static_cast<uint8_t>(t * 40 + i);
+      fill(dev, memory, value, 4096, stream);
+      copy(host, -1, memory, dev, 4096, dev, stream);
+      succeeds([&] { return table_->event_record(instance_, dev, stream, event); });
+      succeeds([&] { return table_->event_sync(instance_, dev, event); });
+      EXPECT_EQ(host[4095], value);
+      release(dev, memory);
+    }
+    release_pinned(host);
+    destroy(event);
+    destroy(dev, stream);
+  }).join();
 }
 
 // A second instance, and one after the other, work as the first.

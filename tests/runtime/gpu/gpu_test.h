@@ -31,6 +31,7 @@
 #include "../../drivers/gpu/fake_gpu_hooks.h"
 #include "../bytes.h"
 #include "../owned.h"
+#include "../threads.h"
 
 namespace openreg_test {
 

@@ -595,33 +595,29 @@ TEST_P(FakeGpuGrowing, Threads) {
   hooks_->reset();
   std::atomic<int> wrong{0};
   std::string reasons[4];
-  std::vector<std::thread> threads;
-  for (int32_t number = 0; number < 4; ++number) {
-    threads.emplace_back([number, &wrong, &reasons] {
-      std::mt19937 random(static_cast<unsigned>(number));
-      const int32_t own = number % 2;
-      for (int step = 0; step < 30; ++step) {
-        void* here = nullptr;
-        void* there = nullptr;
-        const size_t size = 4096 + random() % (3 * kMib);
-        if (openreg_malloc(own, OPENREG_STREAM_DEFAULT, size, &here) != OPENREG_OK ||
-            openreg_malloc(1 - own, OPENREG_STREAM_DEFAULT, size, &there) != OPENREG_OK ||
-            openreg_memset_async(own, OPENREG_STREAM_DEFAULT, here, number + 1, size) != OPENREG_OK ||
-            openreg_stream_synchronize(own, OPENREG_STREAM_DEFAULT) != OPENREG_OK ||
-            openreg_memcpy(there, 1 - own, here, own, size) != OPENREG_OK) {
-          ++wrong;
-          reasons[number] += last_message() + "\n";
-        }
-        uint8_t byte = 0;
-        if (openreg_memcpy(&byte, OPENREG_HOST, static_cast<char*>(there) + size - 1, 1 - own, 1) != OPENREG_OK ||
-            byte != number + 1)
-          ++wrong;
-        if (openreg_free(here) != OPENREG_OK || openreg_free(there) != OPENREG_OK) ++wrong;
-        if (step % 7 == 0 && openreg_memory_empty_cache(own) != OPENREG_OK) ++wrong;
+  Threads(4, [&wrong, &reasons](int32_t number) {
+    std::mt19937 random(static_cast<unsigned>(number));
+    const int32_t own = number % 2;
+    for (int step = 0; step < 30; ++step) {
+      void* here = nullptr;
+      void* there = nullptr;
+      const size_t size = 4096 + random() % (3 * kMib);
+      if (openreg_malloc(own, OPENREG_STREAM_DEFAULT, size, &here) != OPENREG_OK ||
+          openreg_malloc(1 - own, OPENREG_STREAM_DEFAULT, size, &there) != OPENREG_OK ||
+          openreg_memset_async(own, OPENREG_STREAM_DEFAULT, here, number + 1, size) != OPENREG_OK ||
+          openreg_stream_synchronize(own, OPENREG_STREAM_DEFAULT) != OPENREG_OK ||
+          openreg_memcpy(there, 1 - own, here, own, size) != OPENREG_OK) {
+        ++wrong;
+        reasons[number] += last_message() + "\n";
       }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+      uint8_t byte = 0;
+      if (openreg_memcpy(&byte, OPENREG_HOST, static_cast<char*>(there) + size - 1, 1 - own, 1) != OPENREG_OK ||
+          byte != number + 1)
+        ++wrong;
+      if (openreg_free(here) != OPENREG_OK || openreg_free(there) != OPENREG_OK) ++wrong;
+      if (step % 7 == 0 && openreg_memory_empty_cache(own) != OPENREG_OK) ++wrong;
+    }
+  }).join();
   EXPECT_EQ(wrong, 0) << reasons[0] << reasons[1] << reasons[2] << reasons[3];
   check_cache(0);
   check_cache(1);

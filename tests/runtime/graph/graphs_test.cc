@@ -158,27 +158,23 @@ TEST_F(GraphsTest, MemoryIsKeptMeanwhile) {
 
 // What another thread does on streams of its own is done at once, and captures of two threads don't meet.
 TEST_F(GraphsTest, ThreadsCaptureAtOnce) {
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([this, t] {
-      const openreg_stream stream = from_pool(0), own = from_pool(0);
-      void *const memory = allocate(0, stream), *const other = allocate(0, own);
-      for (int i = 0; i < 30; ++i) {
-        begin(stream, OPENREG_CAPTURE_THREAD_LOCAL);
-        fill(memory, 0, static_cast<uint8_t>(50 + t), stream);
-        fill(other, 0, static_cast<uint8_t>(i), own);
-        ASSERT_EQ(openreg_stream_synchronize(0, own), OPENREG_OK) << last_message();
-        openreg_graph_exec exec = end(stream);
-        EXPECT_EQ(values(other, 0), (std::set<int>{i}));
-        launch(exec, stream);
-        EXPECT_EQ(values(memory, 0), (std::set<int>{50 + t}));
-        destroy(exec);
-      }
-      EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-      EXPECT_EQ(openreg_free(other), OPENREG_OK);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [this](int t) {
+    const openreg_stream stream = from_pool(0), own = from_pool(0);
+    void *const memory = allocate(0, stream), *const other = allocate(0, own);
+    for (int i = 0; i < 30; ++i) {
+      begin(stream, OPENREG_CAPTURE_THREAD_LOCAL);
+      fill(memory, 0, static_cast<uint8_t>(50 + t), stream);
+      fill(other, 0, static_cast<uint8_t>(i), own);
+      ASSERT_EQ(openreg_stream_synchronize(0, own), OPENREG_OK) << last_message();
+      openreg_graph_exec exec = end(stream);
+      EXPECT_EQ(values(other, 0), (std::set<int>{i}));
+      launch(exec, stream);
+      EXPECT_EQ(values(memory, 0), (std::set<int>{50 + t}));
+      destroy(exec);
+    }
+    EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+    EXPECT_EQ(openreg_free(other), OPENREG_OK);
+  }).join();
 }
 
 // Graphs pin the device table, and a node whose memory has gone is an error of the launch.

@@ -262,19 +262,16 @@ TEST_F(RecorderTest, WrittenOnASmallStack) {
 TEST_F(RecorderTest, Threads) {
   ASSERT_EQ(openreg_flight_recorder_start(32), OPENREG_OK);
   std::atomic<bool> stops{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&stops] {
-      while (!stops) openreg_operator_ended(0, 0, "aten::a_name_that_is_long_enough_to_be_cut_at_its_end");
-    });
-  }
+  Threads threads(3, [&stops] {
+    while (!stops) openreg_operator_ended(0, 0, "aten::a_name_that_is_long_enough_to_be_cut_at_its_end");
+  });
   work(1);
   for (int i = 0; i < 20; ++i) {
     const std::string text = written();
     EXPECT_EQ(count(text, "{\"ph\":\"X\""), count(text, "\"}}") - count(text, "process_name"));
   }
   stops = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
 }
 
 // A bad number is warned of, and nothing is recorded

@@ -257,17 +257,13 @@ TEST_F(TraceTest, OneOfSeveralStarts) {
   const openreg_tracer tracer = {sizeof tracer, 0, nullptr, nullptr, [](void*, const openreg_trace_record*) {}};
   for (int round = 0; round < 50; ++round) {
     std::atomic<int> waiting{4}, begun{0}, busy{0};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 4; ++i) {
-      threads.emplace_back([&] {
-        --waiting;
-        while (waiting.load() > 0) std::this_thread::yield();
-        const openreg_status status = openreg_trace_start(&tracer);
-        begun += status == OPENREG_OK;
-        busy += status == OPENREG_E_BUSY;
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    Threads(4, [&] {
+      --waiting;
+      while (waiting.load() > 0) std::this_thread::yield();
+      const openreg_status status = openreg_trace_start(&tracer);
+      begun += status == OPENREG_OK;
+      busy += status == OPENREG_E_BUSY;
+    }).join();
     EXPECT_EQ(begun.load(), 1);
     EXPECT_EQ(busy.load(), 3);
     ASSERT_EQ(openreg_trace_stop(), OPENREG_OK);

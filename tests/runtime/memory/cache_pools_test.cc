@@ -232,19 +232,15 @@ TEST_F(CachePoolsTest, ThreadsGrowOneSegment) {
   constexpr int kThreads =
       4;  // each has 6 of 64 MiB at most; a large segment grows by 20, and there are addresses for two
   std::atomic<int> refused{0};
-  std::vector<std::thread> threads;
-  for (int id = 0; id < kThreads; ++id) {
-    threads.emplace_back([&, id] {
-      for (int step = 0; step < 400; ++step) {
-        void* block = nullptr;
-        const size_t size = static_cast<size_t>(2 + (step * 7 + id * 3) % 5) * kMib;
-        if (openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) != OPENREG_OK) ++refused;
-        openreg_free(block);
-        if (step % 8 == id && openreg_memory_empty_cache(0) != OPENREG_OK) ++refused;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(kThreads, [&](int id) {
+    for (int step = 0; step < 400; ++step) {
+      void* block = nullptr;
+      const size_t size = static_cast<size_t>(2 + (step * 7 + id * 3) % 5) * kMib;
+      if (openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) != OPENREG_OK) ++refused;
+      openreg_free(block);
+      if (step % 8 == id && openreg_memory_empty_cache(0) != OPENREG_OK) ++refused;
+    }
+  }).join();
   EXPECT_EQ(refused, 0) << last_message();
   check_cache(0);
 }
@@ -296,26 +292,22 @@ TEST_F(CachePoolsTest, ThreadsGrowSegmentsWithASplitLimit) {
   settings.expandable_segments = 1;
   settings.max_split_size = 20 * kMib;
   ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
-  std::vector<std::thread> threads;
-  for (unsigned id = 0; id < 4; ++id) {
-    threads.emplace_back([id] {
-      std::mt19937 random(id);
-      std::vector<void*> mine;
-      for (int step = 0; step < 3000; ++step) {
-        void* block = nullptr;
-        const size_t size = random() % 3 == 0 ? 1 + random() % kMib : 1 + random() % (22 * kMib);
-        if (mine.size() < 4 && openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) == OPENREG_OK)
-          mine.push_back(block);
-        while (mine.size() > random() % 5) {
-          release(mine.back());
-          mine.pop_back();
-        }
-        if (random() % 50 == 0) (void)!openreg_memory_empty_cache(0);
+  Threads(4, [](unsigned id) {
+    std::mt19937 random(id);
+    std::vector<void*> mine;
+    for (int step = 0; step < 3000; ++step) {
+      void* block = nullptr;
+      const size_t size = random() % 3 == 0 ? 1 + random() % kMib : 1 + random() % (22 * kMib);
+      if (mine.size() < 4 && openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) == OPENREG_OK)
+        mine.push_back(block);
+      while (mine.size() > random() % 5) {
+        release(mine.back());
+        mine.pop_back();
       }
-      for (void* block : mine) release(block);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+      if (random() % 50 == 0) (void)!openreg_memory_empty_cache(0);
+    }
+    for (void* block : mine) release(block);
+  }).join();
   check_cache(0);
   ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(reserved(), 0);

@@ -1037,15 +1037,11 @@ TEST_F(CacheTest, ThreadsOutOfMemory) {
     for (int i = 0; i < 6; ++i) pieces.push_back(allocate(0, 10 * kMib));
     for (void* piece : pieces) release(piece);  // all is cached, in pieces that are too small
     std::atomic<int> refused{0};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i) {
-      threads.emplace_back([&] {
-        void* block = nullptr;
-        if (openreg_malloc(0, 0, 20 * kMib, &block) != OPENREG_OK) ++refused;
-        openreg_free(block);
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    Threads(kThreads, [&] {
+      void* block = nullptr;
+      if (openreg_malloc(0, 0, 20 * kMib, &block) != OPENREG_OK) ++refused;
+      openreg_free(block);
+    }).join();
     EXPECT_EQ(refused, 0);
     check_cache(0);
     EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);

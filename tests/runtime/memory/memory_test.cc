@@ -597,26 +597,22 @@ TEST_F(MemoryTest, PinnedDriverFails) {
 
 TEST_F(MemoryTest, PinnedThreads) {
   std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int id = 0; id < 4; ++id) {
-    threads.emplace_back([&, id] {
-      std::vector<void*> live;
-      for (int step = 0; step < 300; ++step) {
-        void* block = nullptr;
-        if (openreg_host_alloc(id % 2, static_cast<size_t>(1 + step * 37), &block) != OPENREG_OK) ++wrong;
-        std::memset(block, id, static_cast<size_t>(1 + step * 37));
-        live.push_back(block);
-        if (pointer_info(block).base != block) ++wrong;
-        if (step % 3 != 0) {
-          if (openreg_host_free(live.front()) != OPENREG_OK) ++wrong;
-          live.erase(live.begin());
-        }
+  Threads(4, [&](int id) {
+    std::vector<void*> live;
+    for (int step = 0; step < 300; ++step) {
+      void* block = nullptr;
+      if (openreg_host_alloc(id % 2, static_cast<size_t>(1 + step * 37), &block) != OPENREG_OK) ++wrong;
+      std::memset(block, id, static_cast<size_t>(1 + step * 37));
+      live.push_back(block);
+      if (pointer_info(block).base != block) ++wrong;
+      if (step % 3 != 0) {
+        if (openreg_host_free(live.front()) != OPENREG_OK) ++wrong;
+        live.erase(live.begin());
       }
-      for (void* block : live)
-        if (openreg_host_free(block) != OPENREG_OK) ++wrong;
-    });
-  }
-  for (auto& thread : threads) thread.join();
+    }
+    for (void* block : live)
+      if (openreg_host_free(block) != OPENREG_OK) ++wrong;
+  }).join();
   EXPECT_EQ(wrong, 0);
 }
 

@@ -154,14 +154,10 @@ TEST_F(DriverLockTest, EachDriverIsOpenedOnce) {
   for (const char* name : {"a", "b", "c"}) ASSERT_EQ(add({name, 5}), OPENREG_OK);
   openreg_set_blocking_hooks(let_go, take);
   std::atomic<uint32_t> generations[16];
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([&generations, i] {
-      EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
-      generations[i] = selection().generation;
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(16, [&generations](int i) {
+    EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
+    generations[i] = selection().generation;
+  }).join();
   EXPECT_EQ(toy().calls("open"), 3);
   for (int i = 1; i < 16; ++i) EXPECT_EQ(generations[i], generations[0]);
   EXPECT_EQ(before_calls, after_calls);
@@ -174,53 +170,49 @@ TEST_F(DriverLockTest, EverythingAtOnce) {
   static openreg_driver tables[2];
   static const char* const names[] = {"r0", "r1"};
   for (const char* name : names) will_register(name);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([i] {
-      for (int k = 0; k < 15; ++k) {
-        switch (i % 8) {
-          case 0: {
-            openreg_driver table = *toy().table();
-            table.name = names[i / 8];
-            tables[i / 8] = table;
-            auto registration = sized<openreg_registration>();
-            registration.table = &tables[i / 8];
-            registration.priority = -10 - k;
-            const openreg_status status = openreg_driver_register(&registration);
-            EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_BUSY) << last_message();
-            break;
-          }
-          case 1:
-            EXPECT_EQ(k % 2 == 0 ? openreg_drivers_open_all() : openreg_init(), OPENREG_OK) << last_message();
-            break;
-          case 2:
-            EXPECT_NE(record_of("sim").state, -1);
-            (void)openreg_current_device();
-            (void)openreg_is_initialized();
-            break;
-          case 3:
-            EXPECT_EQ(openreg_driver_prefer(k % 2 == 0 ? "sim" : ""), OPENREG_OK);
-            break;
-          case 4:
-            EXPECT_GE(selection().live_objects, 0);
-            break;
-          case 5:
-            EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
-            break;
-          case 6:
-            openreg_drivers_forget_failures();
-            EXPECT_EQ(openreg_device_count(), 2);
-            break;
-          default: {
-            auto properties = sized<openreg_device_properties>();
-            const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
-            EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_INVALID) << last_message();
-          }
+  Threads(16, [](int i) {
+    for (int k = 0; k < 15; ++k) {
+      switch (i % 8) {
+        case 0: {
+          openreg_driver table = *toy().table();
+          table.name = names[i / 8];
+          tables[i / 8] = table;
+          auto registration = sized<openreg_registration>();
+          registration.table = &tables[i / 8];
+          registration.priority = -10 - k;
+          const openreg_status status = openreg_driver_register(&registration);
+          EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_BUSY) << last_message();
+          break;
+        }
+        case 1:
+          EXPECT_EQ(k % 2 == 0 ? openreg_drivers_open_all() : openreg_init(), OPENREG_OK) << last_message();
+          break;
+        case 2:
+          EXPECT_NE(record_of("sim").state, -1);
+          (void)openreg_current_device();
+          (void)openreg_is_initialized();
+          break;
+        case 3:
+          EXPECT_EQ(openreg_driver_prefer(k % 2 == 0 ? "sim" : ""), OPENREG_OK);
+          break;
+        case 4:
+          EXPECT_GE(selection().live_objects, 0);
+          break;
+        case 5:
+          EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+          break;
+        case 6:
+          openreg_drivers_forget_failures();
+          EXPECT_EQ(openreg_device_count(), 2);
+          break;
+        default: {
+          auto properties = sized<openreg_device_properties>();
+          const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
+          EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_INVALID) << last_message();
         }
       }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+    }
+  }).join();
 }
 
 // A driver that is being opened or closed is open with its table or not open: its devices are never asked for in between.
@@ -228,23 +220,20 @@ TEST_F(DriverLockTest, NeverOpenWithoutItsTable) {
   set("OPENREG_LOG_LEVEL", "error");
   std::atomic<bool> ended{false};
   std::atomic<int> answered{0}, halves{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] {
-      while (!ended) {
-        auto properties = sized<openreg_device_properties>();
-        const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
-        answered += status == OPENREG_OK;
-        halves += status != OPENREG_OK && status != OPENREG_E_INVALID;
-      }
-    });
-  }
+  Threads threads(3, [&] {
+    while (!ended) {
+      auto properties = sized<openreg_device_properties>();
+      const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
+      answered += status == OPENREG_OK;
+      halves += status != OPENREG_OK && status != OPENREG_E_INVALID;
+    }
+  });
   for (int round = 0; round < 300 || (answered == 0 && round < 1000000); ++round) {
     EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
   ended = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_GT(answered, 0);
   EXPECT_EQ(halves, 0);
 }

@@ -313,21 +313,17 @@ TEST_F(SelectionTest, RecordsShowWhatIsNotThere) {
 TEST_F(SelectionTest, ThreadsInitialiseOnce) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
   set("OPENREG_DRIVERS", "toy,sim");
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([i] {
-      if (i % 3 == 0) {
-        EXPECT_EQ(openreg_device_count(), 4);
-      } else if (i % 3 == 1) {
-        EXPECT_EQ(openreg_set_device(3), OPENREG_OK) << last_message();
-        EXPECT_EQ(openreg_current_device(), 3);
-      } else {
-        EXPECT_GE(openreg_driver_count(), 3);
-        EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(8, [](int i) {
+    if (i % 3 == 0) {
+      EXPECT_EQ(openreg_device_count(), 4);
+    } else if (i % 3 == 1) {
+      EXPECT_EQ(openreg_set_device(3), OPENREG_OK) << last_message();
+      EXPECT_EQ(openreg_current_device(), 3);
+    } else {
+      EXPECT_GE(openreg_driver_count(), 3);
+      EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
+    }
+  }).join();
   EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "Driver 'toy' initialized"), 1);
 }
 

@@ -250,24 +250,20 @@ TEST_F(ScheduleTest, Threads) {
   for (int seed = 0; seed < 12; ++seed) {
     const bool is_right = with_seed(seed, [] {
       std::atomic<bool> good{true};
-      std::vector<std::thread> threads;
-      for (int32_t number = 0; number < 4; ++number) {
-        threads.emplace_back([number, &good] {
-          const int32_t device = number % 2;
-          Memory memory(device);
-          const openreg_stream stream = pool_stream(device);
-          for (int value = 1; value <= 20; ++value) {
-            memset(memory.from, value, kSize);
-            good = good && openreg_memcpy_async(device, stream, memory.block, device, memory.from, OPENREG_HOST,
-                                                kSize) == OPENREG_OK;
-            good = good && openreg_stream_launch_host_func(device, stream, [](void*) {}, nullptr) == OPENREG_OK;
-            good = good && openreg_memcpy_async(device, stream, memory.to, OPENREG_HOST, memory.block, device, kSize) ==
-                               OPENREG_OK;
-            good = good && openreg_stream_synchronize(device, stream) == OPENREG_OK && memory.result() == value;
-          }
-        });
-      }
-      for (auto& thread : threads) thread.join();
+      Threads(4, [&good](int32_t number) {
+        const int32_t device = number % 2;
+        Memory memory(device);
+        const openreg_stream stream = pool_stream(device);
+        for (int value = 1; value <= 20; ++value) {
+          memset(memory.from, value, kSize);
+          good = good && openreg_memcpy_async(device, stream, memory.block, device, memory.from, OPENREG_HOST, kSize) ==
+                             OPENREG_OK;
+          good = good && openreg_stream_launch_host_func(device, stream, [](void*) {}, nullptr) == OPENREG_OK;
+          good = good && openreg_memcpy_async(device, stream, memory.to, OPENREG_HOST, memory.block, device, kSize) ==
+                             OPENREG_OK;
+          good = good && openreg_stream_synchronize(device, stream) == OPENREG_OK && memory.result() == value;
+        }
+      }).join();
       return good.load();
     });
     EXPECT_TRUE(is_right) << seed;

@@ -680,35 +680,31 @@ TEST_F(SimTest, ThreadsShareStreams) {
   openreg_driver_stream shared[2] = {stream(0), stream(1)};
   openreg_driver_event events[2] = {event(0), event(1, OPENREG_EVENT_TIMING)};
   std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int id = 0; id < kThreads; ++id) {
-    threads.emplace_back([&, id] {
-      for (int step = 0; step < 60; ++step) {
-        const int32_t dev = (id + step) % 2;
-        void *block = nullptr, *view = nullptr;
-        openreg_driver_stream own = nullptr;
-        int32_t finished = 0;
-        char pageable[64];
-        if (sim_->mem_alloc(instance_, dev, Bytes(8192), &block) != OPENREG_OK) ++wrong;
-        if (sim_->stream_create(instance_, dev, 0, 0, &own) != OPENREG_OK) ++wrong;
-        if (sim_->fill(instance_, dev, shared[dev], block, static_cast<uint8_t>(id), 8192) != OPENREG_OK) ++wrong;
-        if (sim_->event_record(instance_, dev, shared[dev], events[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->stream_wait(instance_, dev, own, events[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->fill(instance_, dev, own, block, static_cast<uint8_t>(id + 1), 100) != OPENREG_OK) ++wrong;
-        if (sim_->copy(instance_, dev, own, pageable, -1, block, dev, 64) != OPENREG_OK) ++wrong;
-        if (pageable[63] != static_cast<char>(id + 1)) ++wrong;
-        if (sim_->event_query(instance_, 0, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
-        if (step % 16 == 0 && sim_->device_sync(instance_, dev) != OPENREG_OK) ++wrong;
-        if (sim_->event_sync(instance_, 0, events[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->stream_sync(instance_, dev, shared[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->host_alias(instance_, dev, block, &view) != OPENREG_OK) ++wrong;
-        if (static_cast<char*>(view)[8191] != id) ++wrong;
-        if (sim_->stream_destroy(instance_, dev, own) != OPENREG_OK) ++wrong;
-        if (sim_->mem_free(instance_, dev, block) != OPENREG_OK) ++wrong;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  openreg_test::Threads(kThreads, [&](int id) {
+    for (int step = 0; step < 60; ++step) {
+      const int32_t dev = (id + step) % 2;
+      void *block = nullptr, *view = nullptr;
+      openreg_driver_stream own = nullptr;
+      int32_t finished = 0;
+      char pageable[64];
+      if (sim_->mem_alloc(instance_, dev, Bytes(8192), &block) != OPENREG_OK) ++wrong;
+      if (sim_->stream_create(instance_, dev, 0, 0, &own) != OPENREG_OK) ++wrong;
+      if (sim_->fill(instance_, dev, shared[dev], block, static_cast<uint8_t>(id), 8192) != OPENREG_OK) ++wrong;
+      if (sim_->event_record(instance_, dev, shared[dev], events[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->stream_wait(instance_, dev, own, events[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->fill(instance_, dev, own, block, static_cast<uint8_t>(id + 1), 100) != OPENREG_OK) ++wrong;
+      if (sim_->copy(instance_, dev, own, pageable, -1, block, dev, 64) != OPENREG_OK) ++wrong;
+      if (pageable[63] != static_cast<char>(id + 1)) ++wrong;
+      if (sim_->event_query(instance_, 0, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
+      if (step % 16 == 0 && sim_->device_sync(instance_, dev) != OPENREG_OK) ++wrong;
+      if (sim_->event_sync(instance_, 0, events[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->stream_sync(instance_, dev, shared[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->host_alias(instance_, dev, block, &view) != OPENREG_OK) ++wrong;
+      if (static_cast<char*>(view)[8191] != id) ++wrong;
+      if (sim_->stream_destroy(instance_, dev, own) != OPENREG_OK) ++wrong;
+      if (sim_->mem_free(instance_, dev, block) != OPENREG_OK) ++wrong;
+    }
+  }).join();
   EXPECT_EQ(wrong, 0);
   for (int dev = 0; dev < 2; ++dev) {
     destroy(events[dev]);

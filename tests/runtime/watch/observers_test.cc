@@ -129,18 +129,15 @@ TEST_F(ObserversTest, StatesOfABlock) {
 TEST_F(ObserversTest, RemovedWhileThreadsWork) {
   std::atomic<bool> stops{false};
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
-      void* block = nullptr;
-      while (!stops) {
-        EXPECT_EQ(openreg_malloc(0, 0, 256, &block), OPENREG_OK);
-        EXPECT_EQ(openreg_memset_async(0, 0, block, 1, 256), OPENREG_OK);
-        EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-        EXPECT_EQ(openreg_free(block), OPENREG_OK);
-      }
-    });
-  }
+  Threads threads(2, [&] {
+    void* block = nullptr;
+    while (!stops) {
+      EXPECT_EQ(openreg_malloc(0, 0, 256, &block), OPENREG_OK);
+      EXPECT_EQ(openreg_memset_async(0, 0, block, 1, 256), OPENREG_OK);
+      EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_free(block), OPENREG_OK);
+    }
+  });
   for (int round = 0; round < 200; ++round) {
     auto seen = std::make_unique<Seen>();
     auto observer = std::make_unique<openreg_observer>(make_observer(seen.get()));
@@ -150,7 +147,7 @@ TEST_F(ObserversTest, RemovedWhileThreadsWork) {
     std::memset(static_cast<void*>(observer.get()), 0xff, sizeof *observer);  // a call of it would crash
   }
   stops = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   openreg_observer_remove(nullptr);
 }
 
@@ -215,20 +212,17 @@ TEST_F(ObserversTest, ComeAndGoWhileThreadsWork) {
   std::atomic<bool> stops{false};
   std::atomic<int> failures{0};
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] {
-      std::vector<char> bytes(256, 3), back(256);
-      while (!stops) {
-        void* block = nullptr;
-        const bool ok = openreg_malloc(0, 0, bytes.size(), &block) == OPENREG_OK &&
-                        openreg_memcpy_async(0, 0, block, 0, bytes.data(), OPENREG_HOST, bytes.size()) == OPENREG_OK &&
-                        openreg_memcpy(back.data(), OPENREG_HOST, block, 0, back.size()) == OPENREG_OK &&
-                        back == bytes && openreg_free(block) == OPENREG_OK;
-        failures += ok ? 0 : 1;
-      }
-    });
-  }
+  Threads threads(3, [&] {
+    std::vector<char> bytes(256, 3), back(256);
+    while (!stops) {
+      void* block = nullptr;
+      const bool ok = openreg_malloc(0, 0, bytes.size(), &block) == OPENREG_OK &&
+                      openreg_memcpy_async(0, 0, block, 0, bytes.data(), OPENREG_HOST, bytes.size()) == OPENREG_OK &&
+                      openreg_memcpy(back.data(), OPENREG_HOST, block, 0, back.size()) == OPENREG_OK && back == bytes &&
+                      openreg_free(block) == OPENREG_OK;
+      failures += ok ? 0 : 1;
+    }
+  });
   auto tracer = sized<openreg_tracer>();
   tracer.record = [](void*, const openreg_trace_record*) {};
   for (int round = 0; round < 40; ++round) {
@@ -244,7 +238,7 @@ TEST_F(ObserversTest, ComeAndGoWhileThreadsWork) {
     EXPECT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
   }
   stops = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_EQ(failures, 0);
 }
 
