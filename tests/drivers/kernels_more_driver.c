@@ -9,54 +9,7 @@ EXPORT openreg_status openreg_driver_query_v1(const openreg_host *host, const op
 
 #include <stdio.h>
 
-/* ---------------------------------------------------------------------------------------------------------- streams */
-
-struct openreg_driver_stream_s {
-    int number;
-};
-
-static openreg_status
-more_stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int32_t priority, openreg_driver_stream *out)
-{
-    (void)dev;
-    (void)flags;
-    (void)priority;
-    static int streams;
-    openreg_driver_stream const stream = malloc(sizeof *stream);
-    if (stream == NULL)
-        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no host memory");
-    stream->number = __atomic_add_fetch(&streams, 1, __ATOMIC_RELAXED);
-    *out = stream;
-    return OPENREG_OK;
-}
-
-static openreg_status
-more_stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
-{
-    (void)instance;
-    (void)dev;
-    free(stream);
-    return OPENREG_OK;
-}
-
-static openreg_status
-more_stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
-{
-    (void)instance;
-    (void)dev;
-    (void)stream;
-    *done = 1;
-    return OPENREG_OK;
-}
-
-static openreg_status
-more_stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
-{
-    (void)instance;
-    (void)dev;
-    (void)stream;
-    return OPENREG_OK;
-}
+#include "toy_streams.h"
 
 /* ---------------------------------------------------------------------------------------------- spying on arguments */
 
@@ -415,10 +368,10 @@ openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
         more_table = *base;
         more_table.name = "more";
         more_table.extension = more_extension;
-        more_table.stream_create = more_stream_create;
-        more_table.stream_destroy = more_stream_destroy;
-        more_table.stream_query = more_stream_query;
-        more_table.stream_sync = more_stream_sync;
+        more_table.stream_create = toy_stream_create;
+        more_table.stream_destroy = toy_stream_destroy;
+        more_table.stream_query = toy_stream_query;
+        more_table.stream_sync = toy_stream_sync;
         *out = &more_table;
     }
     return status;

@@ -7,6 +7,7 @@
 #define OPENREG_TESTS_RUNTIME_TEST_H
 
 #include <gtest/gtest.h>
+#include <openreg/allocator.h>
 #include <openreg/driver.h>
 #include <openreg/embedding.h>
 #include <openreg/openreg.h>
@@ -23,6 +24,8 @@
 
 #include "../drivers/full_toy_driver.h"
 #include "bytes.h"
+#include "owned.h"
+#include "threads.h"
 
 namespace openreg_test {
 
@@ -35,13 +38,46 @@ inline const full_toy_hooks& toy() { return *full_toy_test_hooks(); }
 
 inline std::string last_message() { return openreg_last_error()->message; }
 
+inline void* allocate(int32_t device, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
+  void* block = nullptr;
+  EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
+  return block;
+}
+
+inline void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
+
+inline openreg_device_properties properties_of(int32_t device) {
+  auto properties = sized<openreg_device_properties>();
+  EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
+  return properties;
+}
+
+inline openreg_pointer_info pointer_info(const void* ptr) {
+  auto info = sized<openreg_pointer_info>();
+  EXPECT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK) << last_message();
+  return info;
+}
+
+inline openreg_allocator_settings default_settings() {
+  auto settings = sized<openreg_allocator_settings>();
+  EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK) << last_message();
+  return settings;
+}
+
+// The default settings but for what is changed.
+template <typename Change>
+void use_settings(Change change) {
+  auto settings = default_settings();
+  change(settings);
+  EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK) << last_message();
+}
+
 // The record of a driver, by name; of several the one that is not shadowed.
 inline openreg_driver_record record_of(const std::string& name) {
   openreg_driver_record found{};
   found.state = -1;
   for (int32_t i = 0, n = openreg_driver_count(); i < n; ++i) {
-    openreg_driver_record record{};
-    record.struct_size = sizeof record;
+    auto record = sized<openreg_driver_record>();
     if (openreg_driver_get_record(i, &record) == OPENREG_OK && name == record.name &&
         (found.state == -1 || record.state != OPENREG_DRIVER_STATE_SHADOWED)) {
       found = record;
@@ -67,6 +103,7 @@ class RuntimeTest : public ::testing::Test {
 
   void TearDown() override {
     toy().reset();
+    give_back();
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
     EXPECT_EQ(toy().live("instance"), 0);
     EXPECT_EQ(toy().live("memory"), 0);
@@ -87,6 +124,26 @@ class RuntimeTest : public ::testing::Test {
     openreg_stream stream = -1;
     EXPECT_EQ(openreg_stream_from_pool(device, priority, &stream), OPENREG_OK) << last_message();
     return stream;
+  }
+
+  // Events, pinned memory and blocks that a test leaves behind are given back when it has ended.
+  openreg_event make_event(int32_t device = 0, uint32_t flags = 0) {
+    openreg_event event = nullptr;
+    EXPECT_EQ(openreg_event_create(device, flags, &event), OPENREG_OK) << last_message();
+    return owned_.add(event, [this, event] { destroy(event); });
+  }
+  void destroy(openreg_event event) {
+    EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK) << last_message();
+    owned_.remove(event);
+  }
+  void* make_pinned(size_t size, int32_t device = 0) {
+    void* memory = nullptr;
+    EXPECT_EQ(openreg_host_alloc(device, size, &memory), OPENREG_OK) << last_message();
+    return owned_.add(memory, [this, memory] { free_pinned(memory); });
+  }
+  void free_pinned(void* memory) {
+    EXPECT_EQ(openreg_host_free(memory), OPENREG_OK) << last_message();
+    owned_.remove(memory);
   }
 
   // Registers the driver with all slots, less those that `change` takes away, and makes it the one that is used.
@@ -123,6 +180,20 @@ class RuntimeTest : public ::testing::Test {
     for (const auto& line : lines(level)) count += line.find(part) != std::string::npos;
     return count;
   }
+
+  void give_back() {
+    owned_.give_back();
+    std::vector<void*> blocks;
+    const auto visit = [](void* all, const openreg_block_info* block) {
+      if (block->state == OPENREG_BLOCK_ALLOCATED) static_cast<std::vector<void*>*>(all)->push_back(block->address);
+      return 0;
+    };
+    for (int32_t device = 0; openreg_is_initialized() != 0 && device < openreg_device_count(); ++device)
+      EXPECT_EQ(openreg_memory_visit_blocks(device, visit, &blocks), OPENREG_OK) << last_message();
+    for (void* block : blocks) EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
+  }
+
+  Owned owned_;
 
  private:
   static void log(void* self, int32_t level, const char* text) {
@@ -187,6 +258,7 @@ class ToysTest : public RuntimeTest {
   }
   void TearDown() override {
     toy().reset();
+    give_back();
     EXPECT_EQ(openreg_driver_prefer(nullptr), OPENREG_OK);
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
     const std::set<std::string> names(names_.begin(), names_.end());
@@ -221,8 +293,7 @@ class ToysTest : public RuntimeTest {
   static openreg_status gone(void*, openreg_factory_result*) { return OPENREG_OK; }
   openreg_registration registration_of(const Toy& wanted) {
     will_register(wanted.name);
-    openreg_registration registration{};
-    registration.struct_size = sizeof registration;
+    auto registration = sized<openreg_registration>();
     registration.name = wanted.name.c_str();
     registration.priority = wanted.priority;
     registration.flags = wanted.flags;
@@ -235,8 +306,7 @@ class ToysTest : public RuntimeTest {
 
 // What was chosen.
 inline openreg_selection selection() {
-  openreg_selection now{};
-  now.struct_size = sizeof now;
+  auto now = sized<openreg_selection>();
   EXPECT_EQ(openreg_selection_get(&now), OPENREG_OK) << last_message();
   return now;
 }
@@ -249,9 +319,7 @@ inline std::string active() {
   const int32_t count = openreg_device_count();
   std::vector<std::pair<std::string, int>> drivers;
   for (int32_t i = 0; i < count; ++i) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_device_get_properties(i, &properties), OPENREG_OK) << last_message();
+    auto properties = properties_of(i);
     if (drivers.empty() || drivers.back().first != properties.driver) drivers.emplace_back(properties.driver, 0);
     ++drivers.back().second;
   }
@@ -259,6 +327,12 @@ inline std::string active() {
     text += (text.empty() ? "" : " ") + driver.first + "*" + std::to_string(driver.second);
   }
   return text;
+}
+
+// Initialises the table of devices; active() names its drivers so.
+inline void expect_drivers(const std::string& drivers) {
+  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
+  EXPECT_EQ(active(), drivers);
 }
 
 inline bool has_flag(const std::string& name, uint32_t flag) { return (record_of(name).flags & flag) != 0; }

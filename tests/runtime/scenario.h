@@ -32,8 +32,7 @@ class Scenario {
   } while (0)
 
   openreg_status work() {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
+    auto properties = sized<openreg_device_properties>();
     int32_t value = 0;
     void* native = nullptr;
     int64_t ns = 0;

@@ -4,12 +4,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "../toy_common.h"
+#include "../toy_streams.h"
 #include "frozen_extensions.h"
-
-struct openreg_driver_stream_s {
-    int32_t dev;
-};
 
 struct openreg_driver_event_s {
     int64_t records;
@@ -32,47 +28,6 @@ fill(openreg_instance instance, int32_t dev, openreg_driver_stream stream, void 
     (void)stream;
     if (size != 0)
         memset(on_host(dst), value, size);
-    return OPENREG_OK;
-}
-
-static openreg_status
-stream_create(openreg_instance instance, int32_t dev, uint32_t flags, int32_t priority, openreg_driver_stream *out)
-{
-    (void)flags;
-    (void)priority;
-    openreg_driver_stream const stream = malloc(sizeof *stream);
-    if (stream == NULL)
-        return openreg_fail(instance->host, OPENREG_E_NOMEM, 0, "no host memory for a stream");
-    stream->dev = dev;
-    *out = stream;
-    return OPENREG_OK;
-}
-
-static openreg_status
-stream_destroy(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
-{
-    (void)instance;
-    (void)dev;
-    free(stream);
-    return OPENREG_OK;
-}
-
-static openreg_status
-stream_query(openreg_instance instance, int32_t dev, openreg_driver_stream stream, int32_t *done)
-{
-    (void)instance;
-    (void)dev;
-    (void)stream;
-    *done = 1;
-    return OPENREG_OK;
-}
-
-static openreg_status
-stream_sync(openreg_instance instance, int32_t dev, openreg_driver_stream stream)
-{
-    (void)instance;
-    (void)dev;
-    (void)stream;
     return OPENREG_OK;
 }
 
@@ -220,10 +175,7 @@ static const openreg_driver table = {
     TOY_SLOTS,
     .device_info = info,
     .fill = fill,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
-    .stream_query = stream_query,
-    .stream_sync = stream_sync,
+    TOY_STREAM_SLOTS,
     .stream_wait = stream_wait,
     .event_create = event_create,
     .event_destroy = event_destroy,

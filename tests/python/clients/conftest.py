@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 # Read when the libraries are imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -42,16 +43,12 @@ def script(tmp_path: Path) -> ScriptRunner:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_", "ACCELERATE_"))}
         folders = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         settings = {"OPENREG_PREFERENCES": os.devnull, "OMP_NUM_THREADS": "1", "PYTHONPATH": folders}
-        done = subprocess.run(
+        done = finished(
             [sys.executable, *launcher, str(path), *arguments],
             env={**inherited, **settings, **environment},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
             timeout=timeout,
-            check=False,
         )
-        assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
         return done
 
     return run

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from finished import finished
 
 from torch_openreg import _C
 from torch_openreg.openreg import _absent
@@ -266,11 +266,9 @@ def test_types_reach_the_user(root: Path, tmp_path: Path, name: str) -> None:
     )
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nplugins = torch_openreg_mypy\n")
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]
-    done = subprocess.run(
+    done = finished(
         [*command, "program.py"],
-        capture_output=True,
-        text=True,
-        check=False,
+        status=None,
         cwd=tmp_path,
         env={"MYPYPATH": str(root / "python"), "PATH": "/usr/bin:/bin", "OPENREG_DEVICE_NAME": name},
     )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import _torch_openreg_device_name as naming
 import pytest
 from declared_names import declare
+from finished import finished
 
 from torch_openreg import _registration
 
@@ -475,12 +475,8 @@ def test_errors_name_the_device(python: Any) -> None:
 # a sample of this suite's plugin: pytest --openreg under the name
 def test_the_pytest_plugin(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(openreg_device):\n    assert str(openreg_device) == 'mychip:0'\n")
-    done = subprocess.run(
+    finished(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--openreg=2", "test_it.py"],
         cwd=tmp_path,
         env={**os.environ, **NAMED},
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import threading
 
 import pytest
+from finished import finished
 
 from torch_openreg import _C_distributed
 
@@ -45,12 +45,10 @@ def test_ending_right_after_backward() -> None:
 
     def runs(worker: int) -> None:
         for turn in range(2):
-            done = subprocess.run(
+            done = finished(
                 [sys.executable, "-c", SCRIPT.format(index=(worker + turn) % 2)],
+                status=None,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
             )
             with lock:
                 codes.append(done.returncode if done.stdout == "done\n" else -1000)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import finished
 
 PERMITTED = (
     r"\S*torch[-_]openreg\S*",  # the distribution, its modules and files, its logger
@@ -243,13 +243,11 @@ def test_of_the_pytest_plugin(tmp_path: Path) -> None:
         "    pass\n"
     )
     options = ("--openreg=2", "--openreg-leaks=error", "--openreg-strict", "--openreg-seed=1")
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", *options, "test_it.py"],
+        status=None,
         cwd=tmp_path,
         env={**os.environ, "OPENREG_DEVICE_NAME": "mychip"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     for text in (
         "on mychip:0",

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from finished import finished
 from warm_interpreter import WarmInterpreter
 
 for folder in ("tools", "tests/opinfo"):
@@ -117,7 +118,7 @@ def run_program(code: str, environment: dict[str, str], timeout: float = 240) ->
         done = interpreter.run(code, variables, None, timeout)
     else:
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=timeout, check=False)
+        done = finished(command, status=None, env=variables, timeout=timeout)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
     return done
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import gpu_figures
 import on_gpu
 import pool
 import pytest
+from finished import finished
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,13 +37,7 @@ def test_without_a_gpu_it_says_so() -> None:
     """Status 77, one line, and nothing is built."""
     if gpu_check.find_gpu() is not None:
         pytest.skip("there is a GPU")
-    done = subprocess.run(
-        ["make", "--no-print-directory", "gpu-check", f"PYTHON={sys.executable}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished(["make", "--no-print-directory", "gpu-check", f"PYTHON={sys.executable}"], status=None, cwd=ROOT)
     assert "no NVIDIA GPU here" in done.stdout
     assert "77" in done.stderr  # make's own status is 2
     assert gpu_check.main([]) == 77
@@ -181,9 +175,7 @@ def test_a_worker_with_the_wrong_allocator_says_so(tmp_path: Path, tool_environm
     command = [sys.executable, str(ROOT / "tests/opinfo/on_gpu.py"), "--work", "openreg"]
     (tmp_path / "sitecustomize.py").write_text(PRELOAD)
     more = {"PYTHONPATH": str(tmp_path), "FAKE_TORCH_CUDA_IN_USE": "1"}
-    done = subprocess.run(
-        command, env={**tool_environment, **more}, input="", capture_output=True, text=True, check=False
-    )
+    done = finished(command, status=None, env={**tool_environment, **more}, input="")
     assert done.returncode != 0
     assert "PyTorch has kept its own allocator" in done.stderr
 
@@ -195,18 +187,14 @@ def test_operators_are_compared_across_processes(tmp_path: Path, tool_environmen
     path = tmp_path / "operators.json"
     # The processes that it starts load the stand-in too: LD_PRELOAD has no use for the shell's programs, so only here.
     preload = {**tool_environment, "LD_PRELOAD": tool_environment["FAKE_TORCH_CUDA"]}
-    done = subprocess.run(
+    finished(
         [
             *(sys.executable, str(ROOT / "tests/opinfo/on_gpu.py"), "--logs", str(tmp_path)),
             *("--reference", "cpu", "--jobs", "1", "--json", str(path), "--entries", *entries),
         ],
         env=preload,
-        capture_output=True,
-        text=True,
         timeout=280,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert json.loads(path.read_text())["counts"] == {"float32": {"passed": 4}, "bfloat16": {"passed": 1}}
 
 
@@ -214,15 +202,11 @@ def test_operators_are_compared_across_processes(tmp_path: Path, tool_environmen
 def test_figures_run_on_the_stand_in(tool_environment: dict[str, str], more: list[str]) -> None:
     """Each figure has a number; with small sizes, because these are no real ones."""
     code = START + "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", code, str(ROOT / "tools/gpu_figures.py"), "--device", "openreg", "--quick", *more],
         env=tool_environment,
-        capture_output=True,
-        text=True,
         timeout=280,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     figures = json.loads(done.stdout.splitlines()[-1])
     assert all(value > 0 for value in figures.values())
     assert not more or "openreg compiled without Triton" in done.stdout
@@ -251,10 +235,7 @@ def test_the_demo_allows_for_how_a_gpu_rounds(tool_environment: dict[str, str]) 
         "print((far[0] - far[1]).abs().max().item(), *demo['tolerances']())\n"
     )
     noisy = {**tool_environment, "FAKE_TORCH_CUDA_NOISE": "1e-3"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=noisy, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    done = finished([sys.executable, "-c", code], env=noisy, timeout=120)
     gap, accuracy, loss = map(float, done.stdout.split()[-3:])
     assert 1e-4 < gap < loss
     assert (accuracy, loss) == (0.01, 0.05)
@@ -295,13 +276,11 @@ def test_the_first_minutes_are_rehearsed(tmp_path: Path, tool_environment: dict[
         "GPU_CHECK_OPTIONS": f"--skip-build --quick --reference cpu --jobs 2 --build {tmp_path / 'build'}",
         "SECONDS_LEFT": "550",
     }
-    done = subprocess.run(
+    done = finished(
         ["bash", str(ROOT / "tools/gpu_first.sh"), str(tmp_path / "out"), "rehearsal"],
+        status=None,
         env=environment,
-        capture_output=True,
-        text=True,
         timeout=580,
-        check=False,
     )
     out = tmp_path / "out"
     said = done.stdout[-6000:] + done.stderr[-3000:]

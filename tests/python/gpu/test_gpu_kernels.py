@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 from torch_openreg import config
 
@@ -621,10 +622,10 @@ def test_the_suites_pass(gpu: Program, root: Path, suite: str) -> None:
 # no library of the vendor is linked: what there is of PyTorch's own is found in the process
 def test_the_shim_links_no_library_of_the_vendor() -> None:
     library = Path(config.torch_lib_dir()) / "libtorch_openreg.so"
-    dynamic = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
+    dynamic = finished(["readelf", "-d", str(library)]).stdout
     needed = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line]
     assert needed
     vendors = ("cud", "hip", "nv", "amd", "roc", "torch_cuda", "c10_cuda")
     assert not [name for name in needed if any(vendor in name for vendor in vendors)], needed
-    undefined = subprocess.run(["nm", "-D", "-u", str(library)], capture_output=True, text=True, check=True).stdout
+    undefined = finished(["nm", "-D", "-u", str(library)]).stdout
     assert not [line for line in undefined.splitlines() if " cuda" in line or " cu" in line or " hip" in line]

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from finished import finished
 from torch import nn
 
 pytestmark = pytest.mark.skipif(
@@ -163,14 +163,9 @@ def test_recurrent_networks() -> None:
 
 def program(code: str) -> str:
     """What a process of its own prints; its status must be 0."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import torch, torch_openreg\nD = torch.device('openreg:0')\n" + code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = finished(
+        [sys.executable, "-c", "import torch, torch_openreg\nD = torch.device('openreg:0')\n" + code], timeout=120
     )
-    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout
 
 

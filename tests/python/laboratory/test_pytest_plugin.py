@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 import torch
+from finished import finished
 
 import torch_openreg_lab.strict  # noqa: F401  (else each session of pytester has classes of its own)
 from torch_openreg_lab import pytest_plugin as plugin
@@ -85,7 +85,7 @@ def test_entry_point() -> None:
 # the package itself never imports pytest
 def test_package_without_pytest() -> None:
     code = "import sys; sys.modules['pytest'] = None; import torch_openreg, torch; print(torch.openreg.device_count())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = finished([sys.executable, "-c", code])
     assert done.stdout == "2\n"
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from finished import finished
 
 
 @pytest.fixture
@@ -26,16 +26,13 @@ def repository(tmp_path: Path, root: Path) -> Path:
 def run(repository: Path, *options: str, status: int = 0) -> str:
     command = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENREG_", "PYTEST_"))}
-    done = subprocess.run(
+    done = finished(
         command,
+        status=status,
         cwd=repository,
         env=environment | {"OPENREG_PREFERENCES": os.devnull, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
-    assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +51,15 @@ def _main() -> torch.openreg.Stream:
     return torch.openreg.current_stream()
 
 
+@contextlib.contextmanager
+def _on(stream: torch.openreg.Stream, *, waits: bool) -> Iterator[None]:
+    """Work of a stream, which waits for the current one first or does not."""
+    if waits:
+        stream.wait_stream(_main())
+    with torch.openreg.stream(stream):
+        yield
+
+
 # ------------------------------------------------------------------------------------------ the notes of torch.cuda
 
 
@@ -59,9 +68,7 @@ def notes_sum_before_normal_ends(fixed: bool) -> None:
     """Sums on another stream what normal_() may still be writing."""
     side = _side()
     a = torch.empty((100, 100), device=DEVICE).normal_(0.0, 1.0)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         torch.sum(a)
 
 
@@ -70,8 +77,7 @@ def notes_record_stream_missing(fixed: bool) -> None:
     """Frees a tensor while another stream reads it; the next one of the first stream gets its memory."""
     side = _side()
     a = torch.ones(5000, device=DEVICE)
-    side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=True):
         b = a * 2
     if fixed:
         a.record_stream(side)
@@ -123,9 +129,7 @@ def notes_gradients_used_on_another_stream(fixed: bool) -> None:
     side = _side()
     x = torch.ones(64, device=DEVICE, requires_grad=True)
     (x * 3).sum().backward()
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         x.grad.add_(1)  # type: ignore[union-attr]
 
 
@@ -134,8 +138,7 @@ def notes_default_stream_does_not_wait(fixed: bool) -> None:
     """The end of a stream's block is no wait for the stream."""
     side = _side()
     a = torch.ones(1000, device=DEVICE)
-    side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=True):
         a.mul_(2)
     if fixed:
         _main().wait_stream(side)
@@ -234,9 +237,7 @@ def wait_before_the_last_write(fixed: bool) -> None:
     a = torch.ones(100, device=DEVICE)
     side.wait_stream(_main())
     a.add_(1)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         a.clone()
 
 
@@ -271,8 +272,7 @@ def optimizer_updates_what_evaluation_reads(fixed: bool) -> None:
     """Updates weights while an evaluation on another stream reads them."""
     side = _side()
     weight = torch.ones(64, 64, device=DEVICE)
-    side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=True):
         torch.ones(4, 64, device=DEVICE) @ weight
     if fixed:
         _main().wait_stream(side)
@@ -301,9 +301,7 @@ def gradients_zeroed_on_another_stream(fixed: bool) -> None:
     weight = torch.ones(64, device=DEVICE, requires_grad=True)
     (weight * 2).sum().backward()
     (weight * 2).sum().backward()
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         weight.grad.zero_()  # type: ignore[union-attr]
 
 
@@ -314,9 +312,7 @@ def two_operators_share_a_result(fixed: bool) -> None:
     a, out = torch.ones(100, device=DEVICE), torch.empty(100, device=DEVICE)
     side.wait_stream(_main())
     torch.add(a, 1, out=out)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         torch.mul(a, 2, out=out)
 
 
@@ -327,9 +323,7 @@ def foreach_on_another_stream(fixed: bool) -> None:
     tensors = [torch.ones(32, device=DEVICE) for _ in range(4)]
     side.wait_stream(_main())
     tensors[2].mul_(3)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         torch._foreach_add_(tensors, 1.0)
 
 
@@ -368,9 +362,7 @@ def view_written_and_base_read(fixed: bool) -> None:
     a = torch.zeros(100, device=DEVICE)
     side.wait_stream(_main())
     a[10:20].fill_(1)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         a.sum()
 
 
@@ -402,8 +394,7 @@ def flat_buffer_and_its_parameters(fixed: bool) -> None:
     side = _side()
     flat = torch.zeros(1000, device=DEVICE)
     parameter = flat[300:400].view(10, 10)
-    side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=True):
         flat.clone()
     if fixed:
         _main().wait_stream(side)
@@ -449,9 +440,7 @@ def two_copies_to_one_pinned_buffer(fixed: bool) -> None:
     host = torch.empty(64, pin_memory=True)
     side.wait_stream(_main())
     host.copy_(a, non_blocking=True)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         host.copy_(b, non_blocking=True)
     torch.openreg.synchronize()
 
@@ -463,9 +452,7 @@ def pinned_buffer_sent_on_before_it_is_there(fixed: bool) -> None:
     a = torch.ones(64, device=DEVICE)
     host = torch.empty(64, pin_memory=True)
     host.copy_(a, non_blocking=True)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         host.to(DEVICE, non_blocking=True)
     torch.openreg.synchronize()
 
@@ -476,9 +463,7 @@ def offloaded_while_written(fixed: bool) -> None:
     side = _side()
     activation = torch.ones(256, device=DEVICE)
     host = torch.empty(256, pin_memory=True)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         host.copy_(activation, non_blocking=True)
     torch.openreg.synchronize()
 
@@ -505,9 +490,7 @@ def source_changed_while_it_is_sent(fixed: bool) -> None:
     b = torch.empty(64, device="openreg:1")
     side.wait_stream(_main())
     b.copy_(a, non_blocking=True)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         a.fill_(2)
     torch.openreg.synchronize(1)
 
@@ -567,8 +550,7 @@ def recorded_on_the_wrong_stream(fixed: bool) -> None:
     """Calls record_stream() with a stream that doesn't use the tensor."""
     side, other = _side(), _side()
     a = torch.ones(5000, device=DEVICE)
-    side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=True):
         a.sum()
     a.record_stream(side if fixed else other)
     del a
@@ -581,8 +563,7 @@ def temporary_handed_to_another_stream(fixed: bool) -> None:
     side = _side()
     out = torch.empty(5000, device=DEVICE)
     temporary = torch.ones(5000, device=DEVICE)
-    side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=True):
         out.copy_(temporary)
     if fixed:
         _main().wait_stream(side)
@@ -596,8 +577,7 @@ def saved_activation_freed_on_its_own_stream(fixed: bool) -> None:
     side = _side()
     host = torch.empty(5000, pin_memory=True)
     activation = torch.ones(5000, device=DEVICE)
-    side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=True):
         host.copy_(activation, non_blocking=True)
     if fixed:
         activation.record_stream(side)
@@ -652,9 +632,7 @@ def metric_copied_while_it_is_updated(fixed: bool) -> None:
     metric = torch.zeros((), device=DEVICE)
     side.wait_stream(_main())
     metric.add_(1)
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         metric.clone()
 
 
@@ -666,9 +644,7 @@ def indexed_while_it_is_updated(fixed: bool) -> None:
     rows = torch.tensor([1, 5, 9], device=DEVICE)
     side.wait_stream(_main())
     table.index_add_(0, rows, torch.ones(3, 4, device=DEVICE))
-    if fixed:
-        side.wait_stream(_main())
-    with torch.openreg.stream(side):
+    with _on(side, waits=fixed):
         table.index_select(0, rows)
 
 

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
@@ -65,7 +66,7 @@ def _interpreters() -> dict[str, tuple[str, str]]:
     candidates += [path for version in VERSIONS if (path := shutil.which(f"python{version}"))]
     found: dict[str, tuple[str, str]] = {}
     for path in candidates:
-        done = subprocess.run([path, "-c", asked], capture_output=True, text=True, check=False)
+        done = finished([path, "-c", asked], status=None)
         if done.returncode == 0:
             major, minor, include = json.loads(done.stdout)
             if Path(include, "Python.h").exists():
@@ -84,16 +85,7 @@ def _run(version: str, folder: Path, *options: str) -> str:
     arguments = ["-std=c11", "-O1", "-fPIC", "-shared", *warnings, *options, f"-I{ROOT}", "-isystem", include]
     subprocess.run([compiler, *arguments, "-o", str(folder / "frames_module.so"), *map(str, sources)], check=True)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run(
-        [interpreter, "-c", PROGRAM],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = finished([interpreter, "-c", PROGRAM], cwd=folder, env=environment, timeout=60)
     return done.stdout.strip()
 
 

@@ -51,13 +51,14 @@ def full_toy(library: DriverLibrary) -> str:
 def python(python: PythonRunner, tmp_path: Path) -> PythonRunner:
     """Runs code in a fresh interpreter, in an empty folder, without GPU drivers and without a stored preference.
 
-    ``torch`` and ``openreg`` are imported, ``lines`` collects the log. A status other than `status` fails the test.
+    ``torch``, ``openreg`` and the classes and functions of toys.py are imported, ``lines`` collects the log. A status other than `status` fails the test.
     """
     start = textwrap.dedent(
         """
         import logging, os, sys, warnings
         import torch
         import torch_openreg
+        from toys import FullToy, raises, warned
         from torch_openreg import _C
         openreg = torch.openreg
         lines = []

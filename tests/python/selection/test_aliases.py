@@ -54,7 +54,6 @@ def test_canonicalize_driver(python: Any) -> None:
     )
     python(
         """
-        from toys import raises
         with raises(RuntimeError, "Unknown driver: 'gpu' requested, but no drivers that are instances of gpu are present."):
             openreg.canonicalize_driver("gpu")
         try:

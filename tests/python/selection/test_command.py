@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from finished import finished
 from toys import NO_GPU
 
 from torch_openreg.__main__ import main
@@ -19,16 +20,13 @@ from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
 
 def run(folder: Path, *arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "XDG_"))}
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "torch_openreg", *arguments],
+        status=status,
         cwd=folder,
         env=clean | NO_GPU | {"XDG_CONFIG_HOME": str(folder / "config")} | environment,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
-    assert done.returncode == status, done.stdout + done.stderr
     return done
 
 

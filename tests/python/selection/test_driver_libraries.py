@@ -23,7 +23,6 @@ def test_a_json_file(python: Any, tmp_path: Path, full_toy: str) -> None:
         path = manifest(tmp_path / "there" / "toy.json", library_path="driver.so", **{key: options})
         python(
             f"""
-            from toys import FullToy
             assert openreg.default_driver() == "toy", lines
             assert openreg.get_driver("toy").source == "OPENREG_DRIVER_LIBRARIES"
             toy = FullToy({full_toy!r})
@@ -36,7 +35,6 @@ def test_a_json_file(python: Any, tmp_path: Path, full_toy: str) -> None:
     )
     python(
         f"""
-        from toys import FullToy
         openreg.init()
         assert FullToy({full_toy!r}).option("s") == "right"
         assert [line for line in lines if line.startswith("WARNING") and "both" in line], lines

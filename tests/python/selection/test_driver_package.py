@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 CHOSEN = """
 import torch
@@ -41,16 +41,12 @@ def test_a_package_is_found_chosen_and_removed(environment: Path, root: Path, tm
     assert len([path for path in source.rglob("*") if path.is_file()]) == 5
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
+        done = finished(
             [str(environment / "bin/python"), *arguments],
             cwd=tmp_path,
             env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTHON"))},
-            capture_output=True,
-            text=True,
             timeout=200,
-            check=False,
         )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 
     pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")

@@ -86,7 +86,6 @@ def test_any_other_failure_is_an_error(python: Any, tmp_path: Path, library: Any
     path, reason = library("broken_driver", "BROKEN_NO_COPY"), "lacks the required function copy"
     python(
         f"""
-        from toys import raises
         for call in (openreg.init, openreg.drivers, openreg.gpu_device):
             with raises(RuntimeError, "Unable to initialize driver 'boom'", {reason!r}):
                 call()
@@ -107,7 +106,6 @@ def test_any_other_failure_is_an_error(python: Any, tmp_path: Path, library: Any
 def test_a_program_that_registers_gets_the_error(python: Any, vendorless: str) -> None:
     python(
         f"""
-        from toys import raises
         for path, reason in (("/nowhere/gone.so", "No such file"), ({vendorless!r}, "libabsent_vendor.so")):
             with raises(RuntimeError, reason):
                 openreg.register_driver_plugin("toy", library_path=path)
@@ -154,7 +152,6 @@ def test_bad_json_files_are_errors(python: Any, tmp_path: Path, toy: str, conten
     (tmp_path / "good.json").write_text(json.dumps({"library_path": toy}))
     python(
         f"""
-        from toys import raises
         for call in (openreg.init, openreg.drivers, openreg.gpu_device):
             with raises(RuntimeError, "Unable to initialize driver 'ocl'", {reason!r}, {file!r},
                         "correct OPENREG_DRIVER_LIBRARIES"):
@@ -174,7 +171,6 @@ def test_bad_json_files_are_errors(python: Any, tmp_path: Path, toy: str, conten
 def test_unknown_names_say_what_may_be_meant(python: Any, tmp_path: Path) -> None:
     python(
         """
-        from toys import raises
         with raises(RuntimeError, "'ocl' is not in the list of known drivers",
                     "torch_openreg_plugins.ocl (ImportError: no libOpenCL.so.1)"):
             openreg.init()

@@ -72,7 +72,6 @@ def test_every_function_is_public() -> None:
 def test_cpu_device_opens_nothing(python: Any) -> None:
     python(
         """
-        from toys import raises
         assert openreg.cpu_device() == torch.device("cpu")
         assert not openreg.drivers_are_initialized()
         with raises(RuntimeError):
@@ -122,7 +121,6 @@ def test_the_first_that_works_is_chosen(python: Any) -> None:
 def test_without_a_gpu(python: Any) -> None:
     python(
         """
-        from toys import raises, warned
         with warned() as texts:
             device = openreg.gpu_device()
             assert openreg.gpu_device() is device
@@ -147,7 +145,6 @@ def test_without_a_gpu(python: Any) -> None:
 def test_an_automatic_sim_is_no_gpu(python: Any) -> None:
     python(
         """
-        from toys import warned
         x = torch.ones(2, device="openreg")
         with warned() as texts:
             assert openreg.gpu_device() == torch.device("cpu")
@@ -187,7 +184,6 @@ def test_reset_tries_again(python: Any, tmp_path: Path, full_toy: str) -> None:
     prefer(tmp_path, "toy")
     python(
         f"""
-        from toys import FullToy
         for _ in range(2):
             assert openreg.reset_gpu_device() is None
         assert not openreg.drivers_are_initialized()
@@ -210,7 +206,6 @@ def test_reset_tries_again(python: Any, tmp_path: Path, full_toy: str) -> None:
 def test_reset_chooses_another_gpu(python: Any, full_toy: str) -> None:
     python(
         f"""
-        from toys import raises
         assert openreg.gpu_device() == torch.device("openreg") and openreg.default_driver() == "cuda"
         openreg.register_driver_plugin("better", library_path={full_toy!r})
         assert openreg.gpu_device() == torch.device("openreg") and openreg.default_driver() == "cuda"
@@ -230,7 +225,6 @@ def test_reset_chooses_another_gpu(python: Any, full_toy: str) -> None:
 def test_a_device_of_a_named_driver(python: Any) -> None:
     python(
         """
-        from toys import raises
         device = openreg.gpu_device(driver="rocm")
         assert device == torch.device("openreg:0") and openreg.default_driver() == "hip"
         with raises(openreg.DeviceSelectionError, "Driver 'cuda' is not active: the devices are those of ['hip']",
@@ -254,7 +248,6 @@ def test_a_device_of_a_named_driver(python: Any) -> None:
     )
     python(
         """
-        from toys import raises
         with raises(openreg.DeviceSelectionError, "Unable to initialize driver 'cuda'", "/nonexistent/"):
             openreg.gpu_device(driver="cuda")
         assert openreg.gpu_device(driver="sim") == torch.device("openreg:0")
@@ -268,7 +261,6 @@ def test_a_device_of_a_named_driver(python: Any) -> None:
 def test_reset_forgets_failures_alone(python: Any, full_toy: str) -> None:
     python(
         f"""
-        from toys import FullToy
         toy = FullToy({full_toy!r})
         toy.fail_open()
         openreg.register_driver_factory("toy", lambda: {full_toy!r})
@@ -364,7 +356,6 @@ def test_moving_to_the_gpu_device_keeps_what_a_tensor_is(python: Any) -> None:
 def test_a_broken_plugin_is_no_silent_cpu(python: Any, library: Any) -> None:
     python(
         f"""
-        from toys import raises
         openreg.register_driver_plugin("broken", library_path={library("broken_driver", "BROKEN_OPEN_FAILS")!r})
         for force in (False, True):
             with raises(RuntimeError, "Unable to initialize driver 'broken'", "the vendor's library is too old"):
@@ -378,7 +369,6 @@ def test_a_broken_plugin_is_no_silent_cpu(python: Any, library: Any) -> None:
 def test_the_variable_decides_before_a_named_device(python: Any, call: str) -> None:
     python(
         f"""
-        from toys import raises
         assert {call} == torch.device("openreg:1")
         assert openreg.driver_device("cuda", 0) == torch.device("openreg:0") and openreg.device_count() == 2
         with raises(openreg.DeviceSelectionError, "Driver 'sim' is not active: the devices are those of ['cuda', 'hip']"):

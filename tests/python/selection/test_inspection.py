@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from finished import finished
 
 openreg = torch.openreg
 
@@ -70,12 +71,9 @@ def test_log_levels(python: Any) -> None:
         assert lines == [], lines
         """
     assert python(code).stderr == ""
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", "import torch; torch.ones(1, device='openreg')"],
         env={k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")} | {"OPENREG_LOG_LEVEL": "debug"},
-        capture_output=True,
-        text=True,
-        check=True,
     )
     assert "Driver 'sim' initialized" in done.stderr
 
@@ -106,7 +104,6 @@ def test_the_mapping_is_kept(python: Any) -> None:
 def test_drivers_that_can_not_be_had(python: Any) -> None:
     python(
         """
-        from toys import raises
         openreg.drivers()
         with raises(RuntimeError, "Driver 'cuda' failed to initialize: ", "Available drivers are ['sim']"):
             openreg.get_driver("cuda")
@@ -122,7 +119,6 @@ def test_drivers_that_can_not_be_had(python: Any) -> None:
 def test_clearing(python: Any, full_toy: str) -> None:
     python(
         f"""
-        from toys import FullToy, raises
         toy = FullToy({full_toy!r})
         openreg.register_driver_plugin("toy", library_path={full_toy!r}, priority=-1)
         failing = True

@@ -16,7 +16,6 @@ def test_many_threads(python: Any, full_toy: str) -> None:
     python(
         f"""
         import threading
-        from toys import FullToy
         toy = FullToy({full_toy!r})
         made = []
         openreg.register_driver_factory("toy", lambda: made.append(1) or {full_toy!r}, priority=7)
@@ -139,7 +138,6 @@ def test_lines_at_the_end_of_a_process(python: Any) -> None:
 def test_forks(python: Any) -> None:
     python(
         """
-        from toys import warned
         def fork():
             with warned() as texts:
                 child = os.fork()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from declared_names import declare
+from finished import finished
 
 from torch_openreg import _new
 from torch_openreg.__main__ import main
@@ -22,16 +23,7 @@ NO_VARIABLES = {k: v for k, v in os.environ.items() if not k.startswith(("OPENRE
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=NO_VARIABLES | environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    done = finished([sys.executable, *arguments], cwd=folder, env=NO_VARIABLES | environment, timeout=200)
     return done.stdout + done.stderr
 
 
@@ -103,14 +95,7 @@ def test_a_changed_header_is_compiled(tmp_path: Path, which: str) -> None:
     before = header.stat()
     header.write_text(header.read_text() + "#error changed\n")
     os.utime(header, ns=(before.st_atime_ns, before.st_mtime_ns))  # as one that was put back out of an archive
-    done = subprocess.run(
-        [sys.executable, "setup.py", "--quiet", "bdist_wheel"],
-        cwd=folder,
-        env=NO_VARIABLES,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished([sys.executable, "setup.py", "--quiet", "bdist_wheel"], status=None, cwd=folder, env=NO_VARIABLES)
     assert done.returncode != 0
     assert "#error changed" in done.stdout + done.stderr
 

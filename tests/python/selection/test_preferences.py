@@ -62,7 +62,6 @@ def test_no_name_removes_the_preference(python: Any, tmp_path: Path) -> None:
 def test_what_may_be_preferred(python: Any) -> None:
     python(
         """
-        from toys import raises
         class Name:
             def __str__(self):
                 return " SIM"
@@ -166,7 +165,6 @@ def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_only_supported_drivers_may_be_preferred(python: Any) -> None:
     python(
         """
-        from toys import raises
         openreg.set_preferred_driver("sim")
         before = open("LocalPreferences.toml", "rb").read()
         with raises(ValueError, "'driver' must be one of ('cuda', 'hip', 'sim'), got 'foo'"):

@@ -17,7 +17,6 @@ def test_what_a_factory_may_return(python: Any, toy: str, full_toy: str) -> None
     python(
         f"""
         import ctypes, pathlib, types
-        from toys import FullToy, raises
         table = FullToy({full_toy!r}).table()
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -78,7 +77,6 @@ def test_who_fails_quietly(python: Any) -> None:
     assert openreg.DriverRegistration("x").fail_quietly is False
     python(
         """
-        from toys import raises
         def boom():
             raise RuntimeError("boom")
         openreg.register_driver_factory("quiet", boom)
@@ -111,7 +109,6 @@ def test_signature_of_register_driver_factory() -> None:
 def test_registering_late(python: Any, toy: str, full_toy: str) -> None:
     python(
         f"""
-        from toys import raises
         openreg.register_driver_factory("twice", lambda: None)
         openreg.register_driver_factory("twice", lambda: {toy!r})
         before = openreg.drivers()
@@ -132,7 +129,6 @@ def test_registering_late(python: Any, toy: str, full_toy: str) -> None:
 def test_a_library_is_opened_once(python: Any, full_toy: str) -> None:
     python(
         f"""
-        from toys import FullToy
         toy = FullToy({full_toy!r})
         handle = openreg.register_driver_plugin("toy", library_path={full_toy!r})
         assert handle is not None and (handle.name, handle.priority) == ("toy", 400)
@@ -150,7 +146,6 @@ def test_a_library_is_opened_once(python: Any, full_toy: str) -> None:
 def test_a_table_by_its_address(python: Any, full_toy: str) -> None:
     python(
         f"""
-        from toys import FullToy
         address = FullToy({full_toy!r}).table()
         handle = openreg.register_driver_plugin("toy", c_api=address, priority=300)
         assert handle.c_api == address
@@ -179,7 +174,6 @@ def test_both_or_neither_is_logged(python: Any, toy: str) -> None:
 def test_options_of_a_plugin(python: Any, full_toy: str) -> None:
     python(
         f"""
-        from toys import FullToy, raises
         toy = FullToy({full_toy!r})
         options = {{"a": "x", "b": 3, "c": [3, 1], "d": 1.5, "e": True, "f": False, "over": 1}}
         openreg.register_driver_plugin("toy", library_path={full_toy!r}, options=options)
@@ -201,7 +195,6 @@ def test_options_of_a_plugin(python: Any, full_toy: str) -> None:
 def test_node_id(python: Any, full_toy: str) -> None:
     python(
         f"""
-        from toys import FullToy
         from torch_openreg._discovery import process as _process
         openreg.register_driver_plugin("toy", library_path={full_toy!r})
         openreg.init()

@@ -10,7 +10,6 @@ from typing import Any
 def test_topology_opens_nothing(python: Any, toy: str) -> None:
     python(
         f"""
-        from toys import raises
         found = openreg.driver_topology("sim")
         assert isinstance(found, list) and [device.index for device in found] == [0, 1, 2]
         assert [device.driver for device in found] == ["sim"] * 3 and all(device.torch_device is None for device in found)
@@ -36,7 +35,6 @@ def test_topology_opens_nothing(python: Any, toy: str) -> None:
 def test_topology_by_a_function(python: Any) -> None:
     python(
         """
-        from toys import raises
         def topology(name, **options):
             openreg.driver_info("described")  # the registry is free
             return [openreg.DeviceInfo(i, f"{name}{i}", "described") for i in range(options["count"])]

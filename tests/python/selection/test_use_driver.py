@@ -54,7 +54,6 @@ def test_a_choice_can_be_taken_back(python: Any) -> None:
 def test_what_may_be_named(python: Any) -> None:
     python(
         """
-        from toys import raises
         openreg.use_driver("GPU")
         assert openreg.default_driver() == "hip"
         assert "cuda" in openreg.driver_errors()
@@ -75,7 +74,6 @@ def test_what_may_be_named(python: Any) -> None:
 def test_more_devices_after_a_backward(python: Any) -> None:
     done = python(
         """
-        from toys import warned
         def backward(index):
             x = torch.ones(2, device=f"openreg:{index}", requires_grad=True)
             x.sum().backward()

@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from finished import finished
 
 from torch_openreg_lab.check import level3, registry
 
@@ -55,7 +56,7 @@ MUTANTS = (
 def run_check(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")} | environment
     command = [sys.executable, "-m", "torch_openreg", "check", *arguments]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=800, check=False)
+    return finished(command, status=None, env=variables, timeout=800)
 
 
 @pytest.fixture(scope="module")

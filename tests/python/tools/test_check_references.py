@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from finished import finished
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,10 +58,7 @@ def test_references_are_pytorchs(library: Path, tmp_path: Path) -> None:
     variables = os.environ | {"OPENREG_PYTORCH_KERNELS": " ".join(names)}
     variables = {name: value for name, value in variables.items() if name != "OPENREG_SIM_RACES"}
     command = [sys.executable, "-m", "torch_openreg", "check", str(library), "--only", "kernel", "--timeout", "120"]
-    done = subprocess.run(
-        [*command, "--json", str(report)], env=variables, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    finished([*command, "--json", str(report)], env=variables, timeout=600)
     found = json.loads(report.read_text())
     assert found["kernels_without_reference"] == []
     skipped = {check["name"] for check in found["checks"] if check["outcome"] == "skipped"}

@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 
 def check(root: Path, tree: Path, *arguments: str) -> tuple[int, str]:
     """The status and the output of the script for a source tree."""
     script = root / "tools" / "check_rooms.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--root", str(tree), *arguments], capture_output=True, text=True, check=False
-    )
+    done = finished([sys.executable, str(script), "--root", str(tree), *arguments], status=None)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import finished
 
 TESTS = """
 import os, time
@@ -57,7 +58,7 @@ def library(tmp_path: Path) -> dict[str, Any]:
     git = ("git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(folder))
     for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "tests")):
         subprocess.run([*git, *command], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    commit = finished([*git, "rev-parse", "HEAD"]).stdout.strip()
     return {"name": "library", "repository": str(folder), "commit": commit, "selection": "all", "tests": (".",)}
 
 

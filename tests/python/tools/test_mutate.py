@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from checkout_modules import load
+from finished import finished
 
 TOOL = Path(__file__).resolve().parents[3] / "tools" / "mutate.py"
 
@@ -57,7 +57,7 @@ def test_c_defects(tool: ModuleType) -> None:
 def test_sample_is_repeatable() -> None:
     def sample(*more: str) -> str:
         command = [sys.executable, str(TOOL), "--list", "--seed", "3", "--sample", "40", *more]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return finished(command).stdout
 
     assert sample() == sample()
     assert len(sample().splitlines()) == 41

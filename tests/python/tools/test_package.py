@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from finished import finished
 from packaging.requirements import Requirement
 
 from torch_openreg import _new
@@ -74,16 +75,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(venv: Path, code: str, **environment: str) -> str:
     """Runs code in the virtual environment and returns what it printed."""
-    done = subprocess.run(
+    done = finished(
         [str(venv / "bin" / "python"), "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=False,
         cwd=venv,
         env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTHONPATH", "TORCHINDUCTOR_"))}
         | environment,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -144,10 +141,8 @@ def test_binaries_are_hardened(wheel: Path, root: Path, tmp_path: Path) -> None:
     for file in sorted(tmp_path.rglob("*")):
         if not file.is_file() or (content := file.read_bytes())[:4] != b"\x7fELF":
             continue
-        headers = subprocess.run(["readelf", "-dlW", file], capture_output=True, text=True, check=True).stdout
-        symbols = subprocess.run(
-            ["readelf", "-W", "--dyn-syms", file], capture_output=True, text=True, check=True
-        ).stdout
+        headers = finished(["readelf", "-dlW", file]).stdout
+        symbols = finished(["readelf", "-W", "--dyn-syms", file]).stdout
         assert re.search(r"\(FLAGS_1\).*\bNOW\b", headers), file.name
         assert "GNU_RELRO" in headers, file.name
         assert re.search(r"GNU_STACK.* RW ", headers), file.name
@@ -461,18 +456,12 @@ def test_pkg_config(installed: Path, tmp_path: Path) -> None:
         pytest.skip("there is no pkg-config")
     (tmp_path / "program.c").write_text(PROGRAM)
     where = run(installed, "import torch_openreg.config as c; print(c.pkgconfig_dir())").strip()
-    flags = subprocess.run(
-        ["pkg-config", "--cflags", "--libs", "openreg"],
-        env=os.environ | {"PKG_CONFIG_PATH": where},
-        capture_output=True,
-        text=True,
-        check=True,
+    flags = finished(
+        ["pkg-config", "--cflags", "--libs", "openreg"], env=os.environ | {"PKG_CONFIG_PATH": where}
     ).stdout.split()
     program = tmp_path / "program"
     subprocess.run(["cc", "-std=gnu11", "-Werror", str(tmp_path / "program.c"), *flags, "-o", str(program)], check=True)
-    printed = subprocess.run(
-        [str(program)], capture_output=True, text=True, check=True, env={"OPENREG_SIM_DEVICES": "3"}
-    )
+    printed = finished([str(program)], env={"OPENREG_SIM_DEVICES": "3"})
     assert printed.stdout.split()[1] == "3"
 
 
@@ -496,13 +485,9 @@ def test_third_party_driver(installed: Path, tmp_path: Path, way: str) -> None:
     subprocess.run([cmake, "--build", str(build)], check=True)
 
     library = build / "libopenreg_third.so"
-    exported = subprocess.run(
-        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
-    ).stdout
+    exported = finished(["nm", "-D", "--defined-only", str(library)]).stdout
     assert [line.split()[-1] for line in exported.splitlines()] == ["openreg_driver_query_v1"]
-    printed = subprocess.run(
-        [str(build / "program")], capture_output=True, text=True, check=True, env={"OPENREG_SIM_DEVICES": "5"}
-    )
+    printed = finished([str(build / "program")], env={"OPENREG_SIM_DEVICES": "5"})
     assert printed.stdout.split()[1] == "5"
 
     out = run(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 ROOT = Path(__file__).resolve().parents[3]
 # What setuptools adds to the project's own files.
@@ -54,7 +55,7 @@ LEFT_BEHIND = (
 
 def files_of(source: Path) -> list[str]:
     """What git has of a checkout, less what is deleted and not committed."""
-    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True, cwd=source).stdout
+    listed = finished(["git", "ls-files"], cwd=source).stdout
     return [name for name in listed.splitlines() if (source / name).is_file()]
 
 
@@ -117,7 +118,7 @@ def build(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # the runtime builds from the sdist alone, with a C compiler and neither C++, Python nor torch
 @pytest.mark.timeout(600)
 def test_runtime_builds(build: Path) -> None:
-    listed = subprocess.run([build / "runtime/openreg-info"], capture_output=True, text=True, check=True)
+    listed = finished([build / "runtime/openreg-info"])
     assert "sim" in listed.stdout
 
 
@@ -161,7 +162,7 @@ def test_install_components(build: Path, tmp_path: Path) -> None:
         "usr/share/cmake/openreg/openregConfigVersion.cmake",
     }
     info = tmp_path / "usr/bin/openreg-info"
-    assert "sim" in subprocess.run([info], capture_output=True, text=True, check=True, env={}).stdout
+    assert "sim" in finished([info], env={}).stdout
 
 
 # a C program is compiled by what pkg-config says, and runs on a machine without Python
@@ -170,12 +171,12 @@ def test_pkg_config_of_the_installed_runtime(usr: Path, tmp_path: Path) -> None:
     (tmp_path / "program.c").write_text(PROGRAM)
     environment = os.environ | {"PKG_CONFIG_PATH": str(usr / LIBDIR / "pkgconfig")}
     asked = ["pkg-config", "--cflags", "--libs", "openreg"]
-    flags = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment).stdout.split()
+    flags = finished(asked, env=environment).stdout.split()
     assert not [flag for flag in flags if "rpath" in flag], "the loader looks in /usr by itself"
     program = tmp_path / "program"
     subprocess.run(["cc", "-std=c11", "-Wall", "-Werror", tmp_path / "program.c", *flags, "-o", program], check=True)
     variables = {"LD_LIBRARY_PATH": str(usr / LIBDIR), "OPENREG_SIM_DEVICES": "3"}
-    done = subprocess.run([program], capture_output=True, text=True, check=True, env=variables)
+    done = finished([program], env=variables)
     assert done.stdout == "3 devices, 5 5 5 5\n"
 
 
@@ -192,7 +193,7 @@ def test_cmake_package_of_the_installed_runtime(usr: Path, tmp_path: Path, langu
     subprocess.run([*configure, f"-DCMAKE_{language}_FLAGS=-Wall -Wextra -Werror"], check=True)
     subprocess.run(["cmake", "--build", folder], check=True)
     variables = {"OPENREG_SIM_DEVICES": "2"}
-    done = subprocess.run([folder / "program"], capture_output=True, text=True, check=True, env=variables)
+    done = finished([folder / "program"], env=variables)
     assert done.stdout == "2 devices, 5 5 5 5\n"
 
 
@@ -217,9 +218,7 @@ def ask_backend(tmp_path: Path) -> Backend:
         dropped = ("OPENREG_TORCH", "VIRTUAL_ENV", "PYTHONPATH")
         environment = {name: value for name, value in os.environ.items() if name not in dropped}
         environment["PYTHONPATH"] = os.pathsep.join((str(overlay), str(ROOT / "tools/pep517")))
-        return subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, check=False, env=environment | variables, cwd=ROOT
-        )
+        return finished([python, "-c", code], status=None, env=environment | variables, cwd=ROOT)
 
     return ask
 

@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 import torch_openreg.config
 
@@ -71,9 +72,7 @@ def test_helper_functions_have_the_documents_names(root: Path, name: str) -> Non
 # nothing but openreg_ symbols leaves the runtime
 def test_runtime_exports_only_its_own_names() -> None:
     library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so.1"
-    listing = subprocess.run(
-        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
-    ).stdout
+    listing = finished(["nm", "-D", "--defined-only", str(library)]).stdout
     # "A" is the version node itself
     names = [line.split()[-1] for line in listing.splitlines() if line.split()[-2] != "A"]
     assert "openreg_set_device@@OPENREG_1" in names
@@ -84,7 +83,7 @@ def test_runtime_exports_only_its_own_names() -> None:
 # the runtime needs neither C++ nor Python nor torch
 def test_runtime_links_only_the_c_library() -> None:
     library = Path(torch_openreg.config.lib_dir()) / "libopenreg.so.1"
-    listing = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
+    listing = finished(["readelf", "-d", str(library)]).stdout
     needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", listing))
     assert needed <= {
         "libc.so.6",

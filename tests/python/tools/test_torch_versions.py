@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from finished import finished
 
 ROOT = Path(__file__).resolve().parents[3]
 LISTED = re.search(r"OPENREG_TORCH_MINORS ([\d. ]+)\)", (ROOT / "cmake/OpenregTorch.cmake").read_text())
@@ -31,7 +31,7 @@ def test_requirement_of_the_sdist(tmp_path: Path) -> None:
     assert functions.count("def ") > 4
     (tmp_path / "functions.py").write_text(functions.replace("__file__", repr(str(ROOT / "setup.py"))))
     code = "import sys; sys.argv[:] = ['setup.py', 'sdist']; from functions import *; print(torch_requirement())"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = finished([sys.executable, "-c", code], status=None, cwd=tmp_path)
     assert done.stdout == f"torch>={MINORS[0]},<{minor(LAST + 1)}\n", done.stderr
 
 
@@ -53,7 +53,7 @@ def test_cmake(tmp_path: Path, version: str, said: str) -> None:
         f"set(OPENREG_TORCH_ROOT {torch})\ninclude({ROOT}/cmake/OpenregTorch.cmake)\n"
     )
     command = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DPython3_EXECUTABLE={sys.executable}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = finished(command, status=None)
     assert (done.returncode != 0) == (said == "is older than"), done.stderr
     assert said in " ".join(done.stderr.split())
     assert ("CMake" in done.stderr) == bool(said)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from finished import finished
 from torch import nn
 
 REAL_DEVICE = torch.device
@@ -49,8 +50,7 @@ def test_an_unmodified_script(root: Path) -> None:
         "--epochs",
         "2",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = finished(command, timeout=120)
     assert "OpenReg simulated device 0 of 2" in done.stdout
     assert "accuracy: " in done.stdout
     assert "openreg" not in script.read_text().replace("It knows nothing of openreg", "").replace(
@@ -69,15 +69,7 @@ def test_torchscript_knows_factories(redirect: Any) -> None:
         assert scripted(torch.ones(2)).tolist() == [4.0, 4.0]
     assert torch.jit.script(scripted_factories)(torch.ones(2)).tolist() == [4.0, 4.0]
     program = "import torch.distributed.optim"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env=os.environ | {"OPENREG_AS_CUDA": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    finished([sys.executable, "-W", "ignore", "-c", program], env=os.environ | {"OPENREG_AS_CUDA": "1"}, timeout=300)
 
 
 def scripted_devices(x: torch.Tensor) -> list[torch.Tensor]:

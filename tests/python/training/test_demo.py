@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from checkout_modules import load
+from finished import finished
 
 
 @pytest.fixture
@@ -42,15 +42,11 @@ def test_two_devices(demo: ModuleType) -> None:
 # the whole program, as `make demo` runs it: in a process whose settings of PyTorch no other test has changed
 @pytest.mark.long
 def test_the_program(root: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, str(root / "examples" / "train_digits.py"), "--output", str(tmp_path)],
         env={k: v for k, v in os.environ.items() if not k.startswith("OPENREG_")},
-        capture_output=True,
-        text=True,
         timeout=250,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     text = done.stdout
     assert "cpu and openreg:0 differ by" in text
     for index in (0, 1):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from finished import finished
 
 import torch_openreg.config
 
@@ -43,8 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = Path(torch_openreg.config.prefix())
     source = ROOT / "examples" / "opencl_driver"
     for arguments in (["-S", str(source), "-B", str(build), f"-Dopenreg_ROOT={package}"], ["--build", str(build)]):
-        done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = finished(["cmake", *arguments])
         assert "warning:" not in done.stdout + done.stderr
     return build / "libopenreg_opencl.so"
 
@@ -60,8 +60,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = shutil.copytree(ROOT / "examples" / "opencl_driver", folder / "source")
     options = ("--no-build-isolation", "--no-deps", "--no-index", "--no-input", "--disable-pip-version-check")
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder / "here"), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    finished(command)
     return folder / "here"
 
 
@@ -70,10 +69,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_conforms(library: Path, tmp_path: Path) -> None:
     report = tmp_path / "check.json"
     command = [sys.executable, "-m", "torch_openreg", "check", str(library), "--level", "1", "--time", "0.1"]
-    done = subprocess.run(
-        [*command, "--json", str(report)], env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    finished([*command, "--json", str(report)], env=os.environ | ENVIRONMENT)
     checks = json.loads(report.read_text())["checks"]
     skipped = {check["name"] for check in checks if check["outcome"] == "skipped"}
     assert skipped <= {
@@ -95,8 +91,7 @@ def test_the_smallest_driver(tmp_path: Path) -> None:
     libraries = ("-lOpenCL", "-lpthread", "-o", str(built))
     subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), *libraries], check=True)
     command = [sys.executable, "-m", "torch_openreg", "check", str(built), "--level", "1", "--time", "0.1"]
-    done = subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = finished(command, env=os.environ | ENVIRONMENT)
     assert "level 1, seed 1" in done.stdout
 
 

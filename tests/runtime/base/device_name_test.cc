@@ -11,10 +11,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class DeviceNameTest : public RuntimeTest {
@@ -140,3 +137,4 @@ TEST_F(DeviceNameTest, ForksAndLogLinesHaveIt) {
 }
 
 }  // namespace
+}  // namespace openreg_test

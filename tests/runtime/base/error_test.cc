@@ -5,13 +5,21 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
-class ErrorTest : public RuntimeTest {};
+openreg_status chatty_open(const openreg_host* host, const openreg_option* options, uint32_t n, openreg_instance* out);
+
+class ErrorTest : public RuntimeTest {
+ protected:
+  void use_chatty(openreg_status (*device_sync)(openreg_instance, int32_t)) {
+    use_full_toy([device_sync](openreg_driver& table) {
+      table.name = "chatty";
+      table.open = chatty_open;
+      table.device_sync = device_sync;
+    });
+  }
+};
 
 // Every code has its own name and text, and a number outside the list reads as INTERNAL.
 TEST_F(ErrorTest, CodesHaveNamesAndTexts) {
@@ -102,11 +110,7 @@ openreg_status chatty_open(const openreg_host* host, const openreg_option* optio
 
 // A driver that sets an error and then succeeds breaks the contract, but "success leaves the last error alone" holds.
 TEST_F(ErrorTest, SuccessLeavesTheLastErrorAlone) {
-  use_full_toy([](openreg_driver& table) {
-    table.name = "chatty";
-    table.open = chatty_open;
-    table.device_sync = chatty_sync_ok;
-  });
+  use_chatty(chatty_sync_ok);
   ASSERT_EQ(openreg_set_device(7), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
   EXPECT_CONTAINS(last_message(), "got 7");
@@ -115,11 +119,7 @@ TEST_F(ErrorTest, SuccessLeavesTheLastErrorAlone) {
 
 // A text longer than 511 bytes is cut between characters.
 TEST_F(ErrorTest, LongTextsAreCutBetweenCharacters) {
-  use_full_toy([](openreg_driver& table) {
-    table.name = "chatty";
-    table.open = chatty_open;
-    table.device_sync = chatty_sync_fails;
-  });
+  use_chatty(chatty_sync_fails);
   chatty_text = std::string(510, 'x') + "\xc3\xa4" + std::string(600, 'y');
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), std::string(510, 'x') + " (OPENREG_E_INTERNAL)");
@@ -131,11 +131,7 @@ TEST_F(ErrorTest, LongTextsAreCutBetweenCharacters) {
 
 // Texts of drivers, names and files are shown as UTF-8 without what controls a terminal, and begin no line of their own.
 TEST_F(ErrorTest, ForeignTextsAreShownAsText) {
-  use_full_toy([](openreg_driver& table) {
-    table.name = "chatty";
-    table.open = chatty_open;
-    table.device_sync = chatty_sync_fails;
-  });
+  use_chatty(chatty_sync_fails);
   chatty_text = "a\x1b[31mb\nopenreg: error: c\xff\xc3\xa4\xc2\x9b\xed\xa0\x80\xc3\r\n  d\t\x7f";
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(
@@ -153,11 +149,7 @@ TEST_F(ErrorTest, ForeignTextsAreShownAsText) {
 
 // What a driver's text looks like changes nothing: it is never read for the names of calls, drivers or codes.
 TEST_F(ErrorTest, TextsAreNotTakenApart) {
-  use_full_toy([](openreg_driver& table) {
-    table.name = "chatty";
-    table.open = chatty_open;
-    table.device_sync = chatty_sync_fails;
-  });
+  use_chatty(chatty_sync_fails);
   chatty_text = "openreg_device_synchronize: driver \"chatty\": Driver 'x' (OPENREG_E_NOMEM)";
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
   EXPECT_EQ(last_message(), "openreg_device_synchronize: driver \"chatty\": " + chatty_text + " (OPENREG_E_INTERNAL)");
@@ -182,11 +174,7 @@ TEST_F(ErrorTest, TextsOfFailedDriversAreKept) {
 
 // The code that a slot returns counts; where the driver told set_error() another one, the text says so.
 TEST_F(ErrorTest, CodesThatDifferAreShown) {
-  use_full_toy([](openreg_driver& table) {
-    table.name = "chatty";
-    table.open = chatty_open;
-    table.device_sync = chatty_sync_fails;
-  });
+  use_chatty(chatty_sync_fails);
   chatty_text = "two minds";
   chatty_code = OPENREG_E_NOMEM;
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
@@ -233,19 +221,13 @@ void check_other_pair(void* context, int32_t, const char*) { mismatches += conte
 
 // Threads that log while another changes the callback always see a matching pair of function and context.
 TEST_F(ErrorTest, CallbackCanChangeWhileOthersLog) {
-  use_full_toy([](openreg_driver& table) {
-    table.name = "chatty";
-    table.open = chatty_open;
-  });
+  use_chatty(toy().table()->device_sync);
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   openreg_log_set_callback(check_other_pair, nullptr);
   std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
-      while (!stop) chatty_host->log(chatty_host->ctx, OPENREG_LOG_ERROR, "line");
-    });
-  }
+  Threads threads(2, [&] {
+    while (!stop) chatty_host->log(chatty_host->ctx, OPENREG_LOG_ERROR, "line");
+  });
   for (int i = 0; i < 2000; ++i) {
     if (i % 2 == 0) {
       openreg_log_set_callback(check_pair, &mismatches);
@@ -254,7 +236,7 @@ TEST_F(ErrorTest, CallbackCanChangeWhileOthersLog) {
     }
   }
   stop = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_EQ(mismatches, 0);
 }
 
@@ -271,3 +253,4 @@ TEST_F(ErrorTest, RecordsRefuseMissingSizes) {
 }
 
 }  // namespace
+}  // namespace openreg_test

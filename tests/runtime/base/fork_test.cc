@@ -15,11 +15,7 @@
 #include "memory/cache_check.h"
 #include "runtime_test.h"
 
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class ForkTest : public RuntimeTest {};
@@ -71,8 +67,7 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
     openreg_event other = nullptr;
     void* more = nullptr;
     int64_t ns = 0;
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
+    auto properties = sized<openreg_device_properties>();
     bool good = openreg_in_bad_fork() == 1 && openreg_is_initialized() == 0;
     good = good && openreg_device_count() == 3;  // knowledge, not use
     good = good && openreg_driver_count() >= 3;
@@ -146,8 +141,7 @@ TEST_F(ForkTest, PinnedBlocksAreKnownInTheChild) {
     EXPECT_TRUE(in_child([&] {
       alarm(20);  // a search in a broken tree need not end
       for (void* block : blocks) {
-        openreg_pointer_info info = {};
-        info.struct_size = sizeof info;
+        auto info = sized<openreg_pointer_info>();
         if (openreg_pointer_get_info(block, &info) != OPENREG_OK || info.base != block) return false;
       }
       return true;
@@ -247,15 +241,13 @@ class Worker {
     openreg_faults_end(faults);
   }
   void change_settings() {
-    openreg_allocator_settings settings{};
-    settings.struct_size = sizeof settings;
+    auto settings = sized<openreg_allocator_settings>();
     expect(openreg_allocator_default_settings(&settings));
     settings.max_split_size = random_() % 2 == 0 ? UINT64_MAX : 20 << 20;
     expect(openreg_allocator_set_settings(&settings));
   }
   void pass_export() {
-    openreg_memory_handle handle{};
-    handle.struct_size = sizeof handle;
+    auto handle = sized<openreg_memory_handle>();
     (void)!openreg_memory_export(blocks_.back(), &handle);
   }
 
@@ -279,35 +271,29 @@ TEST_F(ForkTest, ChildrenOfBusyThreads) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   std::atomic<bool> stop{false};
   std::atomic<int> sick{0};
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < 3; ++i) {
-    threads.emplace_back([&, i] {
-      Worker worker(i);
-      while (!stop) worker.step();
-      sick += !worker.is_well();
-    });
-  }
+  Threads threads(3, [&](unsigned i) {
+    Worker worker(i);
+    while (!stop) worker.step();
+    sick += !worker.is_well();
+  });
   for (unsigned i = 0; i < 150 && !HasFailure(); ++i) {
     EXPECT_TRUE(in_child([i] {
       alarm(20);
-      openreg_test::check_cache(0);
+      check_cache(0);
       {
         Worker worker(100 + i);
         for (int step = 0; step < 40; ++step) worker.step();
         if (!worker.is_well()) return false;
       }
-      openreg_test::check_cache(0);
+      check_cache(0);
       return !HasFailure() && openreg_memory_empty_cache(0) == OPENREG_OK;
     })) << "child "
         << i;
   }
   stop = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_EQ(sick, 0);
-  openreg_allocator_settings settings{};
-  settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-  EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto&) {});
 }
 
 // One unsafe driver in the table is enough.
@@ -345,22 +331,20 @@ TEST_F(ForkTest, ForkWhileOthersUseTheRegistry) {
   set("OPENREG_INIT_WARN_SECS", "0");  // the thread sanitizer allows no thread in a child of many
   set("OPENREG_LOG_LEVEL", "error");
   std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
-      while (!stop) {
-        EXPECT_EQ(openreg_device_count(), 2);
-        EXPECT_GE(openreg_driver_count(), 3);
-      }
-    });
-  }
+  Threads threads(2, [&] {
+    while (!stop) {
+      EXPECT_EQ(openreg_device_count(), 2);
+      EXPECT_GE(openreg_driver_count(), 3);
+    }
+  });
   for (int i = 0; i < 20; ++i) {
     EXPECT_TRUE(in_child([] {
       return openreg_device_count() == 2 && openreg_init() == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
     }));
   }
   stop = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
 }
 
 }  // namespace
+}  // namespace openreg_test

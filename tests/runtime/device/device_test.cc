@@ -5,10 +5,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class DeviceTest : public RuntimeTest {
@@ -103,24 +100,20 @@ TEST_F(DeviceTest, MaybeExchangeDevice) {
 // acceptance 4.9: threads switch at the same time and never see each other's device (TSan runs this too).
 TEST_F(DeviceTest, ThreadsDoNotSeeEachOther) {
   set("OPENREG_SIM_DEVICES", "4");
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([t] {
-      for (int i = 0; i < 1000; ++i) {
-        const int32_t mine = (t + i) % 4;
-        int32_t previous = -1;
-        ASSERT_EQ(openreg_set_device(mine), OPENREG_OK);
-        ASSERT_EQ(openreg_current_device(), mine);
-        ASSERT_EQ(openreg_exchange_device(t, &previous), OPENREG_OK);
-        ASSERT_EQ(previous, mine);
-        ASSERT_EQ(openreg_maybe_exchange_device(mine, &previous), OPENREG_OK);
-        ASSERT_EQ(previous, t);
-        openreg_restore_device(t);
-        ASSERT_EQ(openreg_current_device(), t);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [](int t) {
+    for (int i = 0; i < 1000; ++i) {
+      const int32_t mine = (t + i) % 4;
+      int32_t previous = -1;
+      ASSERT_EQ(openreg_set_device(mine), OPENREG_OK);
+      ASSERT_EQ(openreg_current_device(), mine);
+      ASSERT_EQ(openreg_exchange_device(t, &previous), OPENREG_OK);
+      ASSERT_EQ(previous, mine);
+      ASSERT_EQ(openreg_maybe_exchange_device(mine, &previous), OPENREG_OK);
+      ASSERT_EQ(previous, t);
+      openreg_restore_device(t);
+      ASSERT_EQ(openreg_current_device(), t);
+    }
+  }).join();
   EXPECT_EQ(openreg_current_device(), 0);
 }
 
@@ -137,8 +130,7 @@ TEST_F(DeviceTest, SelectionDoesNotActivate) {
   ASSERT_EQ(openreg_maybe_exchange_device(1, &previous), OPENREG_OK);
   EXPECT_EQ(active(0), 0);
   EXPECT_EQ(active(1), 0);
-  void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(1, 0, 8, &memory), OPENREG_OK) << last_message();
+  void* const memory = allocate(1, 8);
   EXPECT_EQ(active(1), 1);
   EXPECT_EQ(active(0), 0);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
@@ -230,9 +222,7 @@ TEST_F(DeviceTest, FailingBindChangesNothing) {
 // Properties as the driver gives them; a shorter structure of an older caller is not written beyond its size.
 TEST_F(DeviceTest, Properties) {
   use_full_toy();
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK) << last_message();
+  auto properties = properties_of(1);
   EXPECT_STREQ(properties.name, "Full toy 1");
   EXPECT_STREQ(properties.driver, "full_toy");
   EXPECT_STREQ(properties.driver_version, "2.0");
@@ -265,8 +255,7 @@ TEST_F(DeviceTest, SynchronizeReachesTheDeviceNamed) {
 TEST_F(DeviceTest, NoDriverIsAnErrorEverywhere) {
   set("OPENREG_SIM_DEVICES", "none");
   int32_t value = 3;
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
+  auto properties = sized<openreg_device_properties>();
   EXPECT_EQ(openreg_set_device(0), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_exchange_device(0, &value), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_maybe_exchange_device(0, &value), OPENREG_E_INVALID);
@@ -280,3 +269,4 @@ TEST_F(DeviceTest, NoDriverIsAnErrorEverywhere) {
 }
 
 }  // namespace
+}  // namespace openreg_test

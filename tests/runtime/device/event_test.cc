@@ -6,11 +6,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 void without_events(openreg_driver& table) {
@@ -25,39 +21,26 @@ void without_events(openreg_driver& table) {
 
 class EventTest : public RuntimeTest {
  protected:
-  static openreg_event create(int32_t device, uint32_t flags = 0) {
-    openreg_event event = nullptr;
-    EXPECT_EQ(openreg_event_create(device, flags, &event), OPENREG_OK) << last_message();
-    return event;
-  }
   static int32_t query(openreg_event event) {
     int32_t done = -1;
     EXPECT_EQ(openreg_event_query(event, &done), OPENREG_OK) << last_message();
     return done;
   }
-  static void destroy(openreg_event event) { EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK) << last_message(); }
-  static openreg_stream from_pool(int32_t device) {
-    openreg_stream stream = -1;
-    EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
-    return stream;
-  }
 };
 
-// An event that was never recorded is complete, and nobody waits for it.
 // An event is recorded on streams of its own device, the default one of another device is no exception.
 TEST_F(EventTest, OtherDevices) {
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK) << last_message();
+  const openreg_event event = make_event(1);
   EXPECT_EQ(openreg_event_record(event, 0, OPENREG_STREAM_DEFAULT), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(),
                   "openreg_event_record: an event of openreg:1 can't be recorded on a stream of openreg:0");
   EXPECT_EQ(openreg_event_record(event, 1, OPENREG_STREAM_DEFAULT), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
+// An event that was never recorded is complete, and nobody waits for it.
 TEST_F(EventTest, NeverRecordedIsComplete) {
   use_full_toy();
-  const openreg_event event = create(1);
+  const openreg_event event = make_event(1);
   toy().hold(1);
   EXPECT_EQ(query(event), 1);
   EXPECT_EQ(openreg_event_synchronize(event), OPENREG_OK);
@@ -72,7 +55,7 @@ TEST_F(EventTest, NeverRecordedIsComplete) {
 // Recording again replaces; the first record's end does not complete the second.
 TEST_F(EventTest, RecordingAgainReplaces) {
   use_full_toy();
-  const openreg_event event = create(0);
+  const openreg_event event = make_event(0);
   const openreg_stream stream = from_pool(0);
   ASSERT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
   EXPECT_EQ(query(event), 1);
@@ -89,15 +72,14 @@ TEST_F(EventTest, RecordingAgainReplaces) {
   toy().hold(0);
   waiter.join();
   EXPECT_EQ(query(event), 1);
-  destroy(event);
 }
 
 // Destroyed events, made-up handles and NULL are refused by every function; a new event never has an old handle.
 TEST_F(EventTest, DeadHandlesAreRefused) {
   use_full_toy();
-  const openreg_event dead = create(0);
+  const openreg_event dead = make_event(0);
   destroy(dead);
-  const openreg_event fresh = create(0);
+  const openreg_event fresh = make_event(0);
   EXPECT_NE(fresh, dead);
   int32_t value = 5;
   int64_t elapsed = 5;
@@ -120,7 +102,6 @@ TEST_F(EventTest, DeadHandlesAreRefused) {
   }
   EXPECT_EQ(value, 5);
   EXPECT_EQ(elapsed, 5);
-  destroy(fresh);
 }
 
 TEST_F(EventTest, ArgumentsAreChecked) {
@@ -131,20 +112,19 @@ TEST_F(EventTest, ArgumentsAreChecked) {
   EXPECT_CONTAINS(last_message(), "but got 0x2");
   EXPECT_EQ(openreg_event_create(0, 0, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(event, reinterpret_cast<openreg_event>(this));
-  event = create(0, OPENREG_EVENT_TIMING);
+  event = make_event(0, OPENREG_EVENT_TIMING);
   EXPECT_EQ(openreg_event_query(event, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_event_device(event, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_event_elapsed(event, event, nullptr), OPENREG_E_INVALID);
-  destroy(event);
 }
 
 // elapsed: both timed, recorded, complete and of one device, else an error that says which condition fails.
 TEST_F(EventTest, Elapsed) {
   use_full_toy();
-  const openreg_event start = create(0, OPENREG_EVENT_TIMING);
-  const openreg_event end = create(0, OPENREG_EVENT_TIMING);
-  const openreg_event untimed = create(0);
-  const openreg_event elsewhere = create(1, OPENREG_EVENT_TIMING);
+  const openreg_event start = make_event(0, OPENREG_EVENT_TIMING);
+  const openreg_event end = make_event(0, OPENREG_EVENT_TIMING);
+  const openreg_event untimed = make_event(0);
+  const openreg_event elsewhere = make_event(1, OPENREG_EVENT_TIMING);
   int64_t ns = -1;
   EXPECT_EQ(openreg_event_elapsed(start, end, &ns), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "the start event was never recorded");
@@ -170,25 +150,23 @@ TEST_F(EventTest, Elapsed) {
   toy().fail("event_elapsed", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_event_elapsed(start, end, &ns), OPENREG_E_INTERNAL);
   EXPECT_EQ(ns, before);
-  for (const openreg_event event : {start, end, untimed, elsewhere}) destroy(event);
 }
 
 // A stream of one device waits for an event of another device of the same driver through the driver.
 TEST_F(EventTest, StreamWaitsForAnotherDevice) {
   use_full_toy();
-  const openreg_event event = create(1);
+  const openreg_event event = make_event(1);
   ASSERT_EQ(openreg_event_record(event, 1, from_pool(1)), OPENREG_OK);
   ASSERT_EQ(openreg_stream_wait_event(0, from_pool(0), event), OPENREG_OK);
   EXPECT_EQ(toy().calls("stream_wait"), 1);
   EXPECT_EQ(toy().calls("event_sync"), 0);
-  destroy(event);
 }
 
 // Across drivers the host waits: the call returns only when the event has been passed.
 TEST_F(EventTest, WaitAcrossDriversIsOfTheHost) {
   use_full_toy();
   set("OPENREG_DRIVERS", "full_toy,sim");
-  const openreg_event event = create(0);
+  const openreg_event event = make_event(0);
   toy().hold(1);
   ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   std::atomic<bool> passed{false};
@@ -202,17 +180,15 @@ TEST_F(EventTest, WaitAcrossDriversIsOfTheHost) {
   waiter.join();
   EXPECT_EQ(toy().calls("stream_wait"), 0);
   EXPECT_EQ(toy().calls("event_sync"), 1);
-  destroy(event);
 }
 
 // A driver with events but without stream_wait: the host waits too.
 TEST_F(EventTest, WaitWithoutStreamWait) {
   use_full_toy([](openreg_driver& table) { table.stream_wait = nullptr; });
-  const openreg_event event = create(0);
+  const openreg_event event = make_event(0);
   ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
   ASSERT_EQ(openreg_stream_wait_event(0, 0, event), OPENREG_OK);
   EXPECT_EQ(toy().calls("event_sync"), 1);
-  destroy(event);
 }
 
 // Every event slot fails in turn: an error with its name, nothing changed, no leak.
@@ -226,7 +202,7 @@ TEST_F(EventTest, FailingSlots) {
   EXPECT_EQ(event, nullptr);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);  // nothing lives
 
-  event = create(0);
+  event = make_event(0);
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   int32_t done = -1;
   toy().fail("event_record", 1, OPENREG_E_INTERNAL, 0);
@@ -242,13 +218,12 @@ TEST_F(EventTest, FailingSlots) {
   toy().fail("event_destroy", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_E_INTERNAL);
   EXPECT_EQ(query(event), 1);  // it lives on
-  destroy(event);
 }
 
 // Without a driver's events an emulated one is used, complete once the device was synchronised after its record.
 TEST_F(EventTest, MadeUpEvents) {
   use_full_toy(without_events);
-  const openreg_event event = create(0);
+  const openreg_event event = make_event(0);
   EXPECT_EQ(query(event), 1);
   EXPECT_EQ(toy().calls("device_sync"), 0);
   ASSERT_EQ(openreg_event_record(event, 0, 0), OPENREG_OK);
@@ -273,13 +248,12 @@ TEST_F(EventTest, MadeUpEvents) {
   EXPECT_EQ(done, -1);
   EXPECT_EQ(query(event), 1);
   EXPECT_EQ(toy().calls("device_sync"), 6);
-  destroy(event);
 }
 
 // A synchronisation that had begun before the record does not complete it, even if it ends after it.
 TEST_F(EventTest, MadeUpEventNeedsALaterSynchronisation) {
   use_full_toy(without_events);
-  const openreg_event event = create(0);
+  const openreg_event event = make_event(0);
   void* memory = nullptr;
   const char bytes[8] = "1234567";
   ASSERT_EQ(openreg_malloc(0, 0, sizeof bytes, &memory), OPENREG_OK) << last_message();
@@ -292,8 +266,6 @@ TEST_F(EventTest, MadeUpEventNeedsALaterSynchronisation) {
   early.join();
   EXPECT_EQ(query(event), 1);
   EXPECT_EQ(toy().calls("device_sync"), 2);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  destroy(event);
 }
 
 // Elapsed time by the host's clock, for drivers without events and for those that cannot measure.
@@ -307,8 +279,8 @@ TEST_F(EventTest, MadeUpElapsed) {
         without_events(table);
       }
     });
-    const openreg_event start = create(0, OPENREG_EVENT_TIMING);
-    const openreg_event end = create(0, OPENREG_EVENT_TIMING);
+    const openreg_event start = make_event(0, OPENREG_EVENT_TIMING);
+    const openreg_event end = make_event(0, OPENREG_EVENT_TIMING);
     int64_t ns = -1;
     const auto before = std::chrono::steady_clock::now();
     ASSERT_EQ(openreg_event_record(start, 0, 0), OPENREG_OK);
@@ -343,7 +315,7 @@ TEST_F(EventTest, ManyEvents) {
   use_full_toy();
   for (int round = 0; round < 2; ++round) {
     std::vector<openreg_event> events;
-    for (int i = 0; i < 700; ++i) events.push_back(create(i % 2));
+    for (int i = 0; i < 700; ++i) events.push_back(make_event(i % 2));
     for (int i = 0; i < 700; ++i) EXPECT_EQ(openreg_event_record(events[i], i % 2, 0), OPENREG_OK);
     for (const openreg_event event : events) destroy(event);
     for (const openreg_event event : events) EXPECT_EQ(openreg_event_destroy(event), OPENREG_E_INVALID);
@@ -374,23 +346,19 @@ TEST_F(EventTest, ThreadsShareEvents) {
     use_full_toy([&](openreg_driver& table) {
       if (!has_events) without_events(table);
     });
-    const openreg_event events[2] = {create(0), create(1)};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t) {
-      threads.emplace_back([&events, t] {
-        for (int i = 0; i < 100; ++i) {
-          int32_t done;
-          ASSERT_EQ(openreg_event_record(events[i % 2], i % 2, 0), OPENREG_OK);
-          ASSERT_EQ(openreg_event_query(events[t % 2], &done), OPENREG_OK);
-          ASSERT_EQ(openreg_stream_wait_event(i % 2, 0, events[(i + 1) % 2]), OPENREG_OK);
-          ASSERT_EQ(openreg_event_synchronize(events[t / 2]), OPENREG_OK);
-          openreg_event mine;
-          ASSERT_EQ(openreg_event_create(t % 2, 0, &mine), OPENREG_OK);
-          ASSERT_EQ(openreg_event_destroy(mine), OPENREG_OK);
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    const openreg_event events[2] = {make_event(0), make_event(1)};
+    Threads(4, [&events](int t) {
+      for (int i = 0; i < 100; ++i) {
+        int32_t done;
+        ASSERT_EQ(openreg_event_record(events[i % 2], i % 2, 0), OPENREG_OK);
+        ASSERT_EQ(openreg_event_query(events[t % 2], &done), OPENREG_OK);
+        ASSERT_EQ(openreg_stream_wait_event(i % 2, 0, events[(i + 1) % 2]), OPENREG_OK);
+        ASSERT_EQ(openreg_event_synchronize(events[t / 2]), OPENREG_OK);
+        openreg_event mine;
+        ASSERT_EQ(openreg_event_create(t % 2, 0, &mine), OPENREG_OK);
+        ASSERT_EQ(openreg_event_destroy(mine), OPENREG_OK);
+      }
+    }).join();
     destroy(events[0]);
     destroy(events[1]);
     ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
@@ -402,8 +370,8 @@ TEST_F(EventTest, SimulatorEvents) {
   set("OPENREG_DRIVERS", "sim");
   const openreg_stream first = from_pool(0);
   const openreg_stream second = from_pool(1);
-  const openreg_event start = create(0, OPENREG_EVENT_TIMING);
-  const openreg_event end = create(0, OPENREG_EVENT_TIMING);
+  const openreg_event start = make_event(0, OPENREG_EVENT_TIMING);
+  const openreg_event end = make_event(0, OPENREG_EVENT_TIMING);
   ASSERT_EQ(openreg_event_record(start, 0, first), OPENREG_OK);
   ASSERT_EQ(openreg_stream_wait_event(1, second, start), OPENREG_OK);
   ASSERT_EQ(openreg_event_record(end, 0, first), OPENREG_OK);
@@ -413,8 +381,7 @@ TEST_F(EventTest, SimulatorEvents) {
   ASSERT_EQ(openreg_event_elapsed(start, end, &ns), OPENREG_OK) << last_message();
   EXPECT_GE(ns, 0);
   EXPECT_EQ(openreg_event_record(start, 0, second), OPENREG_E_INVALID);
-  destroy(start);
-  destroy(end);
 }
 
 }  // namespace
+}  // namespace openreg_test

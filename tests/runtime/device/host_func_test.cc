@@ -10,14 +10,7 @@
 #include "../gate.h"
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::OnceThisThreadWaits;
-using openreg_test::RuntimeTest;
-using openreg_test::SimDevicesTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 constexpr size_t kSize = 1 << 16;
@@ -60,11 +53,7 @@ class SimHostFuncTest : public SimDevicesTest {
     EXPECT_EQ(openreg_host_alloc(0, kSize, &memory), OPENREG_OK) << last_message();
     return static_cast<uint8_t*>(memory);
   }
-  static void* allocate(int32_t device, openreg_stream stream) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, stream, kSize, &memory), OPENREG_OK) << last_message();
-    return memory;
-  }
+  static void* allocate(int32_t device, openreg_stream stream) { return openreg_test::allocate(device, kSize, stream); }
 };
 
 // Eight threads on four streams of two devices: each function runs once, and those of a thread in its order.
@@ -226,8 +215,7 @@ TEST_F(HostFuncTest, EmulationIsBehindTheStream) {
   std::atomic<int> calls{0};
   std::atomic<bool> is_open{false};
   toy().hold(1);
-  void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, stream, kSize, &memory), OPENREG_OK);
+  void* const memory = openreg_test::allocate(0, kSize, stream);
   ASSERT_EQ(openreg_memset_async(0, stream, memory, 1, kSize), OPENREG_OK);
   {
     const OnceThisThreadWaits opener([&is_open] {
@@ -274,3 +262,4 @@ TEST_F(HostFuncTest, UsesTheDriversSlot) {
 }
 
 }  // namespace
+}  // namespace openreg_test

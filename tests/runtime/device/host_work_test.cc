@@ -13,14 +13,7 @@
 namespace openreg_test {
 namespace {
 
-class HostWorkTest : public SimDevicesTest {
- protected:
-  openreg_stream stream(int32_t device = 0) {
-    openreg_stream made = 0;
-    EXPECT_EQ(openreg_stream_from_pool(device, 0, &made), OPENREG_OK) << last_message();
-    return made;
-  }
-};
+class HostWorkTest : public SimDevicesTest {};
 
 // Functions are queued where the driver has the slot, and only there
 TEST_F(HostWorkTest, QueuedFunctions) {
@@ -40,7 +33,7 @@ TEST_F(HostWorkTest, EmulatedFunctions) {
 
 // An error is told once, by the next query or wait of its stream, with its code and text; no other stream tells it
 TEST_F(HostWorkTest, ErrorOfAStream) {
-  const openreg_stream one = stream(), other = stream();
+  const openreg_stream one = from_pool(0), other = from_pool(0);
   int32_t done = 0;
   for (const bool asks : {false, true}) {
     ASSERT_EQ(openreg_stream_report_error(0, one, OPENREG_E_INTERNAL, "the peer is gone"), OPENREG_OK);
@@ -56,7 +49,7 @@ TEST_F(HostWorkTest, ErrorOfAStream) {
 TEST_F(HostWorkTest, ErrorsOfADevice) {
   openreg_faults plan = nullptr;
   ASSERT_EQ(openreg_faults_begin("nomem at 1000000", &plan), OPENREG_OK);
-  const openreg_stream one = stream(), other = stream();
+  const openreg_stream one = from_pool(0), other = from_pool(0);
   ASSERT_EQ(openreg_stream_report_error(0, one, OPENREG_E_INTERNAL, "first"), OPENREG_OK);
   ASSERT_EQ(openreg_stream_report_error(0, other, OPENREG_E_NOMEM, "second"), OPENREG_OK);
   openreg_faults_end(plan);
@@ -82,7 +75,7 @@ struct Failing {
 
 // A wait that has begun before the work failed tells the error, too
 TEST_F(HostWorkTest, WaitThatHasBegun) {
-  Failing work{stream()};
+  Failing work{from_pool(0)};
   ASSERT_EQ(openreg_stream_launch_host_func(0, work.stream, Failing::run, &work), OPENREG_OK) << last_message();
   const OnceThisThreadWaits ends([&work] { work.is_to_end = true; });
   EXPECT_EQ(openreg_stream_synchronize(0, work.stream), OPENREG_E_INTERNAL);
@@ -91,7 +84,7 @@ TEST_F(HostWorkTest, WaitThatHasBegun) {
 
 // A long text is cut, and wrong arguments are refused
 TEST_F(HostWorkTest, Arguments) {
-  const openreg_stream one = stream();
+  const openreg_stream one = from_pool(0);
   ASSERT_EQ(openreg_stream_report_error(0, one, OPENREG_E_INTERNAL, std::string(2000, 'x').c_str()), OPENREG_OK);
   EXPECT_EQ(openreg_stream_synchronize(0, one), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), std::string(400, 'x'));
@@ -100,7 +93,7 @@ TEST_F(HostWorkTest, Arguments) {
   EXPECT_EQ(openreg_stream_report_error(0, one, OPENREG_OK, "x"), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_stream_report_error(0, one, OPENREG_E_DEVICE_LOST, "x"), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_stream_report_error(99, one, OPENREG_E_INTERNAL, "x"), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_stream_report_error(0, stream(1), OPENREG_E_INTERNAL, "x"), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_stream_report_error(0, from_pool(1), OPENREG_E_INTERNAL, "x"), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_stream_synchronize(0, one), OPENREG_OK) << last_message();
 }
 

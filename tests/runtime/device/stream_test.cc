@@ -6,11 +6,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 constexpr int kStreamsPerPool = 32;  // as openreg_stream_from_pool() promises
@@ -121,8 +117,7 @@ TEST_F(StreamTest, ForeignStreamsAreRefused) {
   const openreg_stream mine = from_pool(0);
   int32_t value = 7;
   void* native = nullptr;
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   for (const openreg_stream bad :
        {foreign, mine + 1, mine + 5000, int64_t{-1}, int64_t{1}, INT64_MIN, INT64_MAX, int64_t{128} << 16 | 1}) {
     SCOPED_TRACE(bad);
@@ -145,7 +140,6 @@ TEST_F(StreamTest, ForeignStreamsAreRefused) {
   openreg_stream current = -1;
   ASSERT_EQ(openreg_current_stream(0, &current), OPENREG_OK);
   EXPECT_EQ(current, OPENREG_STREAM_DEFAULT);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
 // The current stream is the default one until set, for each device and thread; a new table forgets it.
@@ -183,8 +177,7 @@ TEST_F(StreamTest, QueryAndSynchronize) {
   use_full_toy();
   const openreg_stream first = from_pool(0);
   const openreg_stream second = from_pool(0);
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   toy().hold(1);
   ASSERT_EQ(openreg_event_record(event, 0, first), OPENREG_OK);
   int32_t done = -1;
@@ -207,7 +200,6 @@ TEST_F(StreamTest, QueryAndSynchronize) {
   waiter.join();
   ASSERT_EQ(openreg_stream_query(0, first, &done), OPENREG_OK);
   EXPECT_EQ(done, 1);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
 // The vendor's stream is what the driver says.
@@ -301,23 +293,19 @@ TEST_F(StreamTest, NullArguments) {
 // Threads that take streams of two devices at the same time make each of them once (for TSan).
 TEST_F(StreamTest, ThreadsShareThePool) {
   use_full_toy();
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([t] {
-      for (int i = 0; i < 200; ++i) {
-        const int32_t device = (t + i) % 2;
-        openreg_stream stream = 0;
-        openreg_stream current = 0;
-        int32_t done = 0;
-        ASSERT_EQ(openreg_stream_from_pool(device, -(i % 3), &stream), OPENREG_OK);
-        ASSERT_EQ(openreg_set_current_stream(device, stream), OPENREG_OK);
-        ASSERT_EQ(openreg_current_stream(device, &current), OPENREG_OK);
-        ASSERT_EQ(current, stream);
-        ASSERT_EQ(openreg_stream_query(device, stream, &done), OPENREG_OK);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [](int t) {
+    for (int i = 0; i < 200; ++i) {
+      const int32_t device = (t + i) % 2;
+      openreg_stream stream = 0;
+      openreg_stream current = 0;
+      int32_t done = 0;
+      ASSERT_EQ(openreg_stream_from_pool(device, -(i % 3), &stream), OPENREG_OK);
+      ASSERT_EQ(openreg_set_current_stream(device, stream), OPENREG_OK);
+      ASSERT_EQ(openreg_current_stream(device, &current), OPENREG_OK);
+      ASSERT_EQ(current, stream);
+      ASSERT_EQ(openreg_stream_query(device, stream, &done), OPENREG_OK);
+    }
+  }).join();
   EXPECT_EQ(toy().calls("stream_create"), 2 * 3 * 32);
 }
 
@@ -333,3 +321,4 @@ TEST_F(StreamTest, SimulatorStreams) {
 }
 
 }  // namespace
+}  // namespace openreg_test

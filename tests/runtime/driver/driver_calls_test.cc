@@ -8,19 +8,11 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class DriverCallsTest : public RuntimeTest {
  protected:
-  static void* allocate(int32_t device, size_t size) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, size, &memory), OPENREG_OK) << last_message();
-    return memory;
-  }
 };
 
 openreg_status gives_nothing(openreg_instance, int32_t, const openreg_alloc_info*, void**) { return OPENREG_OK; }
@@ -78,7 +70,6 @@ TEST_F(DriverCallsTest, MadeUpFillThatFails) {
   EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_E_INTERNAL);
   EXPECT_CONTAINS(last_message(), "device_sync was told to fail");
   EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // Size 0 is valid and reaches no driver.
@@ -89,7 +80,6 @@ TEST_F(DriverCallsTest, SizeZero) {
   EXPECT_EQ(openreg_memcpy_async(0, 0, memory, 0, &memory, OPENREG_HOST, 0), OPENREG_OK);
   EXPECT_EQ(toy().calls("fill"), 0);
   EXPECT_EQ(toy().calls("copy"), 0);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // Native slots are used where they are there.
@@ -107,29 +97,23 @@ TEST_F(DriverCallsTest, NativeSlotsAreUsed) {
   EXPECT_LT(free_bytes, total);  // the driver counts what is in use
   EXPECT_GT(free_bytes, total - (uint64_t{4} << 20));
   EXPECT_EQ(total, uint64_t{1} << 30);
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(1, 16, &pinned), OPENREG_OK);
+  make_pinned(16, 1);
   EXPECT_EQ(toy().live("host"), 1);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // A device that is lost stays lost: later calls of it fail without reaching the driver, also those that need no driver
 // call at all. What frees and destroys reaches it, and another device goes on. Selecting drivers again ends it.
 TEST_F(DriverCallsTest, LossIsSticky) {
-  use_full_toy(openreg_test::hidden_from_host("full_toy"));
+  use_full_toy(hidden_from_host("full_toy"));
   void* memory = allocate(1, 1 << 20);
   void* used_elsewhere = allocate(1, 4096);
   const openreg_stream stream = from_pool(1);
   ASSERT_EQ(openreg_memory_record_stream(used_elsewhere, 1, stream), OPENREG_OK);
   ASSERT_EQ(openreg_free(allocate(1, 4096)), OPENREG_OK);  // a cached block
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(1, 64, &pinned), OPENREG_OK);
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK);
+  void* const pinned = make_pinned(64, 1);
+  const openreg_event event = make_event(1);
   ASSERT_EQ(openreg_event_record(event, 1, stream), OPENREG_OK);
-  openreg_event elsewhere = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &elsewhere), OPENREG_OK);
+  const openreg_event elsewhere = make_event();
   void* on_other = allocate(0, 4096);
   char bytes[16] = {};
   int32_t done = 0;
@@ -179,9 +163,9 @@ TEST_F(DriverCallsTest, LossIsSticky) {
   EXPECT_EQ(openreg_free(allocate(0, 100 << 10)), OPENREG_OK);
 
   for (void* ptr : {memory, used_elsewhere, on_other}) EXPECT_EQ(openreg_free(ptr), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(elsewhere), OPENREG_OK);
+  free_pinned(pinned);
+  destroy(event);
+  destroy(elsewhere);
   EXPECT_EQ(openreg_memory_empty_cache(1), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().live("memory"), 0);
@@ -221,3 +205,4 @@ TEST_F(DriverCallsTest, LossEndsWaiting) {
 }
 
 }  // namespace
+}  // namespace openreg_test

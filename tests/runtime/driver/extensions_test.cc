@@ -29,8 +29,7 @@ std::vector<int32_t> permitted;
 uint32_t id_bytes, key_bytes;
 
 openreg_comm comm_table() {
-  openreg_comm table{};
-  table.struct_size = sizeof table;
+  auto table = sized<openreg_comm>();
   table.version = OPENREG_COMM_VERSION;
   table.id_size = [](openreg_instance, uint32_t* out) { return *out = id_bytes, kOk; };
   table.unique_id = [](openreg_instance, int32_t, void* id) {
@@ -51,8 +50,7 @@ openreg_comm comm_table() {
 }
 
 openreg_ipc ipc_table() {
-  openreg_ipc table{};
-  table.struct_size = sizeof table;
+  auto table = sized<openreg_ipc>();
   table.version = OPENREG_IPC_VERSION;
   table.handle_size = [](openreg_instance, uint32_t* out) { return *out = key_bytes, kOk; };
   table.memory_export = [](openreg_instance, int32_t, void*, const int32_t* processes, uint32_t count, void* handle) {
@@ -69,8 +67,7 @@ openreg_ipc ipc_table() {
 }
 
 openreg_vmm vmm_table() {
-  openreg_vmm table{};
-  table.struct_size = sizeof table;
+  auto table = sized<openreg_vmm>();
   table.version = OPENREG_VMM_VERSION;
   table.granularity = [](openreg_instance, int32_t, uint64_t* out) { return *out = 1 << 21, kOk; };
   table.reserve = [](openreg_instance, int32_t, uint64_t, void**) -> openreg_status { return OPENREG_E_NOMEM; };
@@ -80,8 +77,7 @@ openreg_vmm vmm_table() {
 }
 
 openreg_schedule schedule_table() {
-  openreg_schedule table{};
-  table.struct_size = sizeof table;
+  auto table = sized<openreg_schedule>();
   table.version = OPENREG_SCHEDULE_VERSION;
   table.poison = [](openreg_instance, int32_t, openreg_driver_stream, void*, uint64_t) { return kOk; };
   return table;
@@ -143,10 +139,8 @@ TEST_P(ExtensionsTest, HolesAreErrors) {
     EXPECT_EQ(openreg_communicator_id(0, id, sizeof id), OPENREG_E_INCOMPATIBLE);
   });
   each_hole(OPENREG_IPC_NAME, ipc_table(), [](const std::string& why) {
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
-    openreg_memory_handle handle{};
-    handle.struct_size = sizeof handle;
+    void* const block = allocate(0, 4096);
+    auto handle = sized<openreg_memory_handle>();
     EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_INCOMPATIBLE);
     EXPECT_CONTAINS(last_message(), why);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
@@ -156,22 +150,16 @@ TEST_P(ExtensionsTest, HolesAreErrors) {
 
 // What the runtime does without goes on without, with a warning.
 TEST_P(ExtensionsTest, HolesAreWarnings) {
-  openreg_allocator_settings settings{};
-  settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   const auto allocates = [this](const std::string& why) {
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, 32 << 20, &block), OPENREG_OK) << last_message();
+    void* const block = allocate(0, 32 << 20);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);
     EXPECT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
     EXPECT_GE(count_lines(OPENREG_LOG_WARNING, why), 1);
   };
   each_hole(OPENREG_VMM_NAME, vmm_table(), allocates);
   each_hole(OPENREG_SCHEDULE_NAME, schedule_table(), allocates);
-  settings.expandable_segments = 0;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto&) {});
 }
 
 // Ids of NCCL's, oneCCL's and HCCL's sizes, and the largest, reach init() whole.
@@ -212,10 +200,8 @@ TEST_P(ExtensionsTest, KeysOfVendors) {
     permitted.clear();
     offer(OPENREG_IPC_NAME, ipc_table());
     start();
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
-    openreg_memory_handle handle{};
-    handle.struct_size = sizeof handle;
+    void* const block = allocate(0, 4096);
+    auto handle = sized<openreg_memory_handle>();
     const int32_t importers[] = {4711, 4712};
     ASSERT_EQ(openreg_memory_export_to(block, importers, 2, &handle), OPENREG_OK) << last_message();
     EXPECT_EQ(permitted, (std::vector<int32_t>{4711, 4712}));

@@ -174,8 +174,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
   kernels.known.count = 2;
   kernels.known.list = entries;
 
-  void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
+  void* const block = allocate(0, 4096);
   check<openreg_memory_handle>(OPENREG_MEMORY_HANDLE_SIZE_1, [block](auto& it) {
     const openreg_status status = openreg_memory_export(block, &it);
     if (status != OPENREG_OK) return status;
@@ -187,8 +186,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
     return openreg_import_release(import);
   });
   ipc.known.struct_size = OPENREG_IPC_SIZE_1 - 8;
-  openreg_memory_handle handle{};
-  handle.struct_size = sizeof handle;
+  auto handle = sized<openreg_memory_handle>();
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_INCOMPATIBLE);
   EXPECT_CONTAINS(last_message(), "its table openreg.ipc has ");
 
@@ -204,13 +202,8 @@ TEST_F(SizesTest, TablesOfExtensions) {
   kernels.known.struct_size = OPENREG_KERNELS_SIZE_1 - 8;
   EXPECT_EQ(openreg_device_get_kernels(0, &table), OPENREG_E_INCOMPATIBLE);
 
-  openreg_allocator_settings settings{};
-  settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
-  void* large = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 64 << 20, &large), OPENREG_OK) << last_message();
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
+  void* large = allocate(0, 64 << 20);
   EXPECT_GT(reservations, 0);
   EXPECT_EQ(openreg_free(large), OPENREG_OK);
   ASSERT_EQ(openreg_memory_empty_cache(-1), OPENREG_OK);
@@ -220,8 +213,7 @@ TEST_F(SizesTest, TablesOfExtensions) {
   EXPECT_EQ(reservations, 0);
   EXPECT_GE(count_lines(OPENREG_LOG_WARNING, "its table openreg.vmm has 40 bytes, version 1 needs at least 48"), 1);
   EXPECT_EQ(openreg_free(large), OPENREG_OK);
-  settings.expandable_segments = 0;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto&) {});
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
 }
 

@@ -7,11 +7,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class ToyDriverTest : public RuntimeTest {
@@ -21,11 +17,6 @@ class ToyDriverTest : public RuntimeTest {
     set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
     set("OPENREG_DRIVERS", "toy");
     ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  }
-  static void* allocate(int32_t device, size_t size) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, size, &memory), OPENREG_OK) << last_message();
-    return memory;
   }
 };
 
@@ -38,9 +29,7 @@ TEST_F(ToyDriverTest, RecordSaysWhatItHas) {
 }
 
 TEST_F(ToyDriverTest, DeviceInformationIsMadeUp) {
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK);
+  auto properties = properties_of(1);
   EXPECT_STREQ(properties.name, "toy device 1");
   EXPECT_EQ(properties.total_memory, 0u);
   EXPECT_EQ(properties.priority_low, 0);
@@ -66,11 +55,9 @@ TEST_F(ToyDriverTest, FillIsMadeUp) {
 }
 
 TEST_F(ToyDriverTest, PinnedMemoryIsPlainMemory) {
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 4097, &pinned), OPENREG_OK) << last_message();
+  void* const pinned = make_pinned(4097);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(pinned) % 64, 0u);
   std::memset(pinned, 1, 4097);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // Its memory is not the host's to see: no alias, no guess.
@@ -79,12 +66,9 @@ TEST_F(ToyDriverTest, MemoryIsNotHostVisible) {
   void* alias = nullptr;
   EXPECT_EQ(openreg_host_alias(memory, &alias), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(alias, nullptr);
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  ASSERT_EQ(openreg_pointer_get_info(memory, &info), OPENREG_OK);
+  auto info = pointer_info(memory);
   EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   EXPECT_EQ(info.device, 0);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // In one table with the simulator: copies between the two drivers are staged through the host, both ways. acceptance 5.21
@@ -115,3 +99,4 @@ TEST_F(ToyDriverTest, BadOption) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -12,11 +12,7 @@
 #include "../../../runtime/sharing/handle.h"
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class UpgradeTest : public RuntimeTest, public ::testing::WithParamInterface<std::string> {
@@ -45,9 +41,7 @@ TEST_P(UpgradeTest, Functions) {
   EXPECT_TRUE(has(record, offsetof(openreg_driver, host_func)));
   constexpr size_t kSlots = (sizeof(openreg_driver) - offsetof(openreg_driver, open)) / sizeof(void (*)(void));
   EXPECT_EQ(record.slots >> kSlots, 0u) << "a function that nobody knows";
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK) << last_message();
+  auto properties = properties_of(1);
   EXPECT_STREQ(properties.name, "frozen device 1");
   EXPECT_EQ(properties.total_memory, uint64_t{64} << 20);
 }
@@ -55,15 +49,14 @@ TEST_P(UpgradeTest, Functions) {
 // Copies, fills, streams of two devices ordered by an event, and pinned memory. acceptance 5.21
 TEST_P(UpgradeTest, Work) {
   constexpr size_t kSize = 1 << 16;
-  void *host = nullptr, *first = nullptr, *second = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, kSize, &host), OPENREG_OK) << last_message();
+  void *first = nullptr, *second = nullptr;
+  void* const host = make_pinned(kSize);
   auto* bytes = static_cast<uint8_t*>(host);
   std::iota(bytes, bytes + kSize, uint8_t{3});
   const openreg_stream source = from_pool(0), target = from_pool(1);
   ASSERT_EQ(openreg_malloc(0, source, kSize, &first), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_malloc(1, target, kSize, &second), OPENREG_OK) << last_message();
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK) << last_message();
+  const openreg_event event = make_event();
   ASSERT_EQ(openreg_memcpy_async(0, source, first, 0, host, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memset_async(0, source, first, 0x5a, 16), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_event_record(event, 0, source), OPENREG_OK) << last_message();
@@ -77,10 +70,6 @@ TEST_P(UpgradeTest, Work) {
   EXPECT_EQ(done, 1);
   std::fill_n(bytes, 16, uint8_t{0x5a});
   EXPECT_TRUE(std::equal(back.begin(), back.end(), bytes));
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(first), OPENREG_OK);
-  EXPECT_EQ(openreg_free(second), OPENREG_OK);
-  EXPECT_EQ(openreg_host_free(host), OPENREG_OK);
 }
 
 // A function of the host runs.
@@ -108,8 +97,7 @@ TEST_P(UpgradeTest, Communicator) {
   ASSERT_EQ(openreg_malloc(0, 0, bytes, &send), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_malloc(0, 0, bytes, &recv), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memcpy(send, 0, values.data(), OPENREG_HOST, bytes), OPENREG_OK) << last_message();
-  openreg_collective one{};
-  one.struct_size = sizeof one;
+  auto one = sized<openreg_collective>();
   one.kind = OPENREG_COLLECTIVE_ALL_REDUCE;
   one.send = send;
   one.recv = recv;
@@ -119,8 +107,6 @@ TEST_P(UpgradeTest, Communicator) {
   ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, recv, 0, bytes), OPENREG_OK) << last_message();
   EXPECT_EQ(back, values);
   EXPECT_EQ(openreg_communicator_destroy(communicator), OPENREG_OK);
-  EXPECT_EQ(openreg_free(send), OPENREG_OK);
-  EXPECT_EQ(openreg_free(recv), OPENREG_OK);
 }
 
 // Its own graphs are used: the functions are called, and get what it gave.
@@ -144,10 +130,8 @@ TEST_P(UpgradeTest, Graphs) {
 
 // A vendor that must know who imports is told, and refuses without; its handle arrives whole.
 TEST_P(UpgradeTest, Sharing) {
-  void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
-  openreg_memory_handle handle{};
-  handle.struct_size = sizeof handle;
+  void* const block = allocate(0, 4096);
+  auto handle = sized<openreg_memory_handle>();
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
   const int32_t importer = 4711;
   ASSERT_EQ(openreg_memory_export_to(block, &importer, 1, &handle), OPENREG_OK) << last_message();
@@ -179,8 +163,7 @@ TEST_P(UpgradeTest, Kernel) {
   value.kind = OPENREG_VALUE_TENSOR;
   value.tensor = &tensor;
   const char* const name = "self";
-  openreg_kernel_call call{};
-  call.struct_size = sizeof call;
+  auto call = sized<openreg_kernel_call>();
   call.name = "aten::relu";
   const openreg_value* const values = &value;
   call.arguments = call.results = &values;
@@ -203,3 +186,4 @@ TEST_F(OtherMajorTest, IsRefused) {
 }
 
 }  // namespace
+}  // namespace openreg_test

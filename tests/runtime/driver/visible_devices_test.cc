@@ -2,26 +2,15 @@
 // Which devices of a driver are used: OPENREG_<NAME>_VISIBLE_DEVICES and the option of a registration.
 #include "runtime_test.h"
 
-using openreg_test::active;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 class VisibleDevicesTest : public ToysTest {
  protected:
-  static int32_t ordinal_of(int32_t device) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
-    return properties.ordinal;
-  }
+  static int32_t ordinal_of(int32_t device) { return properties_of(device).ordinal; }
   // The ordinal at which the driver is asked for memory of openreg:device.
   static int32_t allocates_on(int32_t device) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, 64, &memory), OPENREG_OK) << last_message();
+    void* const memory = allocate(device, 64);
     EXPECT_EQ(openreg_free(memory), OPENREG_OK);
     return toy().allocated_on();
   }
@@ -34,8 +23,7 @@ TEST_F(VisibleDevicesTest, OrderOfTheListIsTheOrderOfTheDevices) {
   set("OPENREG_CUDA_VISIBLE_DEVICES", " 3, 1 ");
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(openreg_is_initialized(), 0);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "cuda*2");
+  expect_drivers("cuda*2");
   EXPECT_EQ(ordinal_of(0), 3);
   EXPECT_EQ(ordinal_of(1), 1);
   EXPECT_EQ(record_of("cuda").device_count, 2);
@@ -51,13 +39,11 @@ TEST_F(VisibleDevicesTest, OfEachDriver) {
   set("OPENREG_DRIVERS", "sim");
   EXPECT_EQ(openreg_device_count(), 1);
   set("OPENREG_DRIVERS", "hip,sim");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "hip*2 sim*1");
+  expect_drivers("hip*2 sim*1");
   EXPECT_EQ(ordinal_of(2), 2);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_SIM_VISIBLE_DEVICES", "ALL");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "hip*2 sim*3");
+  expect_drivers("hip*2 sim*3");
 }
 
 // acceptance 3.16, 3.13: the driver is given its own number of the device, concrete and never -1.
@@ -151,3 +137,4 @@ TEST_F(VisibleDevicesTest, ManyDevices) {
 }
 
 }  // namespace
+}  // namespace openreg_test

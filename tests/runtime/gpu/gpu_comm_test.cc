@@ -22,8 +22,7 @@ constexpr openreg_dtype kFloat = type_of(OPENREG_DTYPE_FLOAT, 32), kDouble = typ
 
 openreg_collective collective(int32_t kind, const void* send, void* recv, uint64_t count, openreg_dtype type,
                               int32_t reduction = 0, int32_t peer = 0) {
-  openreg_collective what{};
-  what.struct_size = sizeof what;
+  auto what = sized<openreg_collective>();
   what.kind = kind;
   what.send = send;
   what.recv = recv;
@@ -155,7 +154,6 @@ TEST_P(GpuComm, WhatIsNotSupported) {
   EXPECT_EQ(fails([&] { return comm_->queue(instance_, ranks_[0], streams_[0], list, 2); }), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(hooks_->calls("ncclAllReduce"), 0);
   disconnect();
-  release(0, data);
 }
 
 // Errors of the library are errors of the call, with its function, text and number.
@@ -311,8 +309,7 @@ class Communicators : public RuntimeTest, public ::testing::WithParamInterface<G
     });
     EXPECT_EQ(openreg_communicator_create(0, 0, kSize, id.data(), size, &ranks[0]), OPENREG_OK) << last_message();
     other.join();
-    openreg_collective what{};
-    what.struct_size = sizeof what;
+    auto what = sized<openreg_collective>();
     what.kind = OPENREG_COLLECTIVE_ALL_REDUCE;
     what.count = 256;
     what.type = kFloat;

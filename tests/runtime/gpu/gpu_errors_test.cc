@@ -62,8 +62,7 @@ class FakeGpuState : public FakeGpuTest {
          }},
         {"device_info", "DeviceGetAttribute",
          [=] {
-           openreg_device_info info{};
-           info.struct_size = sizeof info;
+           auto info = sized<openreg_device_info>();
            return t->device_info(i, 1, &info);
          }},
         {"device_sync", "DeviceSynchronize", [=] { return t->device_sync(i, 1); }},
@@ -211,8 +210,7 @@ TEST_P(FakeCudaErrors, FirstUseFails) {
 // What only asks makes no context, and what works makes one on its own device alone.
 TEST_P(FakeGpuErrors, NoContextAppearsByAccident) {
   int32_t value = -1;
-  openreg_device_info info{};
-  info.struct_size = sizeof info;
+  auto info = sized<openreg_device_info>();
   EXPECT_EQ(device_count(), 2);
   succeeds([&] { return table_->device_info(instance_, 0, &info); });
   succeeds([&] { return table_->device_info(instance_, 1, &info); });
@@ -307,7 +305,7 @@ TEST_P(FakeGpuErrors, OutOfMemoryIsNamedAndForgotten) {
                                   "MemoryAllocation (out of memory) on device 0; free memory of the device, or "
                                   "use less at a time");
   EXPECT_EQ(hooks_->take_error(), 0);
-  release(0, allocate(0));
+  allocate(0);
 }
 
 // Work that fails on a stream is reported by the next call that waits; the device is lost, the other one goes on, and
@@ -339,8 +337,7 @@ TEST_P(FakeGpuErrors, LostDeviceStaysLost) {
   EXPECT_EQ(fails([&] { return table_->copy(instance_, 1, nullptr, other, 1, memory, 0, 64); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->copy(instance_, 1, nullptr, memory, 0, other, 1, 64); }), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(fails([&] { return table_->event_create(instance_, 0, 0, &event); }), OPENREG_E_DEVICE_LOST);
-  openreg_device_info info{};
-  info.struct_size = sizeof info;
+  auto info = sized<openreg_device_info>();
   succeeds([&] { return table_->device_info(instance_, 0, &info); });
 
   fill(1, other, 9);
@@ -387,13 +384,13 @@ TEST_P(FakeGpuErrors, ErrorsOfOthersAreLeft) {
   EXPECT_EQ(hooks_->take_error(), 0);
   ASSERT_EQ(host_log_lines.size(), 1u);
   EXPECT_CONTAINS(host_log_lines[0], "of another caller was pending in this thread and is replaced by");
-  release(0, memory);
 }
 
 // HIP before 7 takes another caller's error away when a call succeeds: it can't be put back, so it is in the log, once.
 TEST_P(FakeGpuErrors, ErrorsThatTheVendorForgetsAreLogged) {
   if (GetParam().is_cudart()) GTEST_SKIP() << "CUDA keeps an error until it is taken";
-  void* const host = pinned();
+  void* host = nullptr;
+  succeeds([&] { return table_->host_alloc(instance_, 0, Bytes(4096), &host); });
   set("FAKE_GPU_FORGETS", "1");
   uint64_t free_bytes = 0, total = 0;
   int32_t active = 0;
@@ -439,8 +436,7 @@ TEST_P(FakeGpuErrors, FailuresLeaveNothing) {
   EXPECT_EQ(event, nullptr);
   if (GetParam().name == "hip") {
     for (const char* function : {"DeviceGetName", "DeviceTotalMem", "DeviceGetUuid", "DeviceGetStreamPriorityRange"}) {
-      openreg_device_info info{};
-      info.struct_size = sizeof info;
+      auto info = sized<openreg_device_info>();
       hooks_->set_failures((std::string(function) + ":0:999").c_str());
       EXPECT_EQ(fails([&] { return table_->device_info(instance_, 0, &info); }), OPENREG_E_INTERNAL) << function;
       EXPECT_EQ(info.total_bytes, 0u);
@@ -449,8 +445,7 @@ TEST_P(FakeGpuErrors, FailuresLeaveNothing) {
     hooks_->set_failures("DevicePrimaryCtxGetState:0:999");
     EXPECT_EQ(fails([&] { return table_->device_active(instance_, 1, &active); }), OPENREG_E_INTERNAL);
   } else {
-    openreg_device_info info{};
-    info.struct_size = sizeof info;
+    auto info = sized<openreg_device_info>();
     hooks_->set_failures("GetDeviceProperties:0:999");
     EXPECT_EQ(fails([&] { return table_->device_info(instance_, 0, &info); }), OPENREG_E_INTERNAL);
   }

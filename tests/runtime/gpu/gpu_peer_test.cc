@@ -55,8 +55,6 @@ TEST_P(GpuPeers, BytesGoAcross) {
   copy(source, 0, target, last, 4096, last);
   sync(last);
   EXPECT_EQ(bytes(0, source), filled(8));
-  release(0, source);
-  release(last, target);
 }
 
 // Access is enabled once, both ways, and the copy is queued.
@@ -131,8 +129,6 @@ TEST_P(FakeGpuPeers, StagedCopyFails) {
   hooks_->set_failures("StreamSynchronize:1:2");
   EXPECT_EQ(fails([&] { return table_->copy(instance_, 0, nullptr, target, 1, source, 0, 64); }), OPENREG_E_NOMEM);
   hooks_->set_failures("");
-  release(0, source);
-  release(1, target);
 }
 
 // Each call of the vendor's on the way may fail.
@@ -149,8 +145,6 @@ TEST_P(FakeGpuPeers, FailuresAreReported) {
     EXPECT_CONTAINS(host_record.text, GetParam().prefix() + step.substr(0, step.find(':')));
   }
   hooks_->set_failures("");
-  release(0, source);
-  release(1, target);
 }
 
 // A stream of one device may copy between the host and another, and inside another.
@@ -168,10 +162,6 @@ TEST_P(FakeGpuPeers, StreamOfAThirdDevice) {
   sync(1, stream);
   EXPECT_EQ(host[0], 4);
   EXPECT_EQ(host[4095], 4);
-  destroy(1, stream);
-  release(0, memory);
-  release(0, second);
-  release_pinned(host);
 }
 
 // Another version, or another name, is no table.
@@ -195,7 +185,6 @@ TEST_P(FakeGpuIpc, WrongHandlesAreErrors) {
   EXPECT_EQ(fails([&] { return ipc()->memory_open(instance_, 0, &handle, &out); }), OPENREG_E_INVALID);
   EXPECT_EQ(host_record.vendor_code, 201);
   EXPECT_EQ(out, nullptr);
-  release(0, memory);
 }
 
 // Another process opens the memory and finds the bytes; what it writes is seen here. A handle that the vendor opens with less
@@ -238,7 +227,6 @@ TEST_P(FakeGpuIpc, MemoryIsShared) {
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(bytes(1, memory), filled(4));
   for (const int file : {there[0], there[1], back[0], back[1]}) ::close(file);
-  release(1, memory);
 }
 
 }  // namespace

@@ -55,10 +55,7 @@ TEST_P(FakeGpuRuntime, DoesEverything) {
 TEST_P(FakeGpuRuntime, InitialisationMakesNoContext) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_device_count(), 2);
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(1, &properties), OPENREG_OK);
-  EXPECT_STREQ(properties.name, "Fake GPU 1");
+  EXPECT_STREQ(properties_of(1).name, "Fake GPU 1");
   EXPECT_EQ(hooks_->contexts(), 0u);
 }
 

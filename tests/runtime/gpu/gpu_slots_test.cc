@@ -35,8 +35,7 @@ TEST_P(GpuSlots, DevicesAreDescribed) {
   const int32_t count = device_count();
   ASSERT_GE(count, 1);
   for (int32_t dev = 0; dev < count; ++dev) {
-    openreg_device_info info{};
-    info.struct_size = sizeof info;
+    auto info = sized<openreg_device_info>();
     succeeds([&] { return table_->device_info(instance_, dev, &info); });
     EXPECT_NE(std::string(info.name), "");
     EXPECT_GT(info.total_bytes, 0u);
@@ -56,8 +55,7 @@ TEST_P(GpuSlots, DevicesAreDescribed) {
 
 // The numbers are the vendor's, of the device that was asked for.
 TEST_P(FakeGpuSlots, DeviceInfoHoldsTheVendorsNumbers) {
-  openreg_device_info info{};
-  info.struct_size = sizeof info;
+  auto info = sized<openreg_device_info>();
   succeeds([&] { return table_->device_info(instance_, 1, &info); });
   EXPECT_STREQ(info.name, "Fake GPU 1");
   EXPECT_EQ(info.total_bytes, 256u << 20);
@@ -110,10 +108,6 @@ TEST_P(GpuSlots, HostMemoryIsCopiedInStreamOrder) {
   copy(to, -1, from, -1, 4096, 0, stream);
   sync(0, stream);
   EXPECT_EQ(std::vector<uint8_t>(to, to + 4096), filled(9));
-  destroy(0, stream);
-  release(0, memory);
-  release_pinned(from);
-  release_pinned(to);
 }
 
 // A fill keeps to its range.
@@ -124,7 +118,6 @@ TEST_P(GpuSlots, FillsPartOfMemory) {
   auto expected = filled(1);
   std::fill_n(expected.begin() + 100, 10, uint8_t{2});
   EXPECT_EQ(bytes(0, memory), expected);
-  release(0, memory);
 }
 
 // Nothing is touched, so NULL will do.
@@ -146,7 +139,6 @@ TEST_P(FakeGpuSlots, DeviceMemoryFaults) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
-  release(0, memory);
 }
 
 // Mistakes of a caller are errors, and the text names the vendor's function and error, and the device.
@@ -173,14 +165,12 @@ TEST_P(FakeGpuSlots, WrongUseIsAnError) {
 // Free memory falls by what is allocated.
 TEST_P(GpuSlots, MemoryInfoCountsWhatIsUsed) {
   uint64_t free_before = 0, total = 0, free_after = 0;
-  void* const warm = allocate(0);
+  allocate(0);
   succeeds([&] { return table_->mem_info(instance_, 0, &free_before, &total); });
-  void* const memory = allocate(0, 64 << 20);
+  allocate(0, 64 << 20);
   succeeds([&] { return table_->mem_info(instance_, 0, &free_after, &total); });
   EXPECT_LE(free_after + (64 << 20), free_before);
   EXPECT_LE(free_before, total);
-  release(0, memory);
-  release(0, warm);
 }
 
 // The handles are the vendor's own.
@@ -191,7 +181,6 @@ TEST_P(GpuSlots, NativeStreamIsTheVendors) {
   openreg_driver_stream stream = make_stream(0);
   succeeds([&] { return table_->stream_native(instance_, 0, stream, &native); });
   EXPECT_EQ(native, static_cast<void*>(stream));
-  destroy(0, stream);
   destroy(0, static_cast<openreg_driver_stream>(nullptr));
 }
 
@@ -208,9 +197,6 @@ TEST_P(GpuSlots, EventsMarkTheirPlace) {
   succeeds([&] { return table_->event_sync(instance_, 0, event); });
   EXPECT_EQ(is_done(event), 1);
   succeeds([&] { return table_->event_destroy(instance_, 0, nullptr); });
-  destroy(event);
-  destroy(0, stream);
-  release(0, memory);
 }
 
 // Work is queued: the call returns before it is done, a query says so, and a sync waits.
@@ -240,10 +226,6 @@ TEST_P(FakeGpuSlots, WorkIsAsynchronous) {
   succeeds([&] { return table_->device_sync(instance_, 0); });
   EXPECT_EQ(is_done(0, stream), 1);
   hooks_->set_delay(0);
-  destroy(event);
-  destroy(0, stream);
-  release_pinned(host);
-  release(0, memory);
 }
 
 // mem_free() returns after queued work on the memory, whichever device's stream does it.
@@ -263,9 +245,6 @@ TEST_P(FakeGpuSlots, FreeWaitsForQueuedWork) {
   release(0, source);
   EXPECT_EQ(hooks_->violations(), 0) << "a copy by the other device's stream was not waited for";
   hooks_->set_delay(0);
-  destroy(0, stream);
-  destroy(1, other);
-  release(1, target);
 }
 
 // What allocates, frees and asks doesn't end another thread's capture of a graph, and leaves this thread's mode as it was.
@@ -286,7 +265,6 @@ TEST_P(FakeGpuSlots, CapturesOfOthersGoOn) {
   EXPECT_EQ(table_->mem_free(instance_, 0, memory), OPENREG_OK);
   EXPECT_EQ(hooks_->end_capture(), 1);
   EXPECT_EQ(table_->event_destroy(instance_, 0, event), OPENREG_OK);
-  destroy(0, stream);
 }
 
 // Everything else is refused, with the reason, and nothing is written.
@@ -315,7 +293,6 @@ TEST_P(GpuSlots, ElapsedTimeNeedsTwoTimedEventsOfOneDevice) {
   sync(0);
   succeeds([&] { return table_->event_elapsed(instance_, 0, start, end, &ns); });
   EXPECT_GE(ns, 0);
-  for (auto* event : {start, end, untimed, elsewhere}) destroy(event);
 }
 
 // Refused while the work is pending; then at least as long as the work took.
@@ -337,37 +314,30 @@ TEST_P(FakeGpuSlots, ElapsedTimeIsThatOfTheWork) {
   succeeds([&] { return table_->event_elapsed(instance_, 0, start, end, &ns); });
   EXPECT_GE(ns, 30000000);
   hooks_->set_delay(0);
-  destroy(start);
-  destroy(end);
-  release(0, memory);
 }
 
 // Many threads on all devices at once; each finds its own bytes.
 TEST_P(GpuSlots, ThreadsWorkAtOnce) {
   const int32_t count = device_count();
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([this, t, count] {
-      const int32_t dev = t % count;
-      openreg_driver_stream stream = make_stream(dev);
-      openreg_driver_event event = make_event(dev);
-      uint8_t* const host = pinned();
-      for (int i = 0; i < 20; ++i) {
-        void* const memory = allocate(dev);
-        const auto value = static_cast<uint8_t>(t * 40 + i);
-        fill(dev, memory, value, 4096, stream);
-        copy(host, -1, memory, dev, 4096, dev, stream);
-        succeeds([&] { return table_->event_record(instance_, dev, stream, event); });
-        succeeds([&] { return table_->event_sync(instance_, dev, event); });
-        EXPECT_EQ(host[4095], value);
-        release(dev, memory);
-      }
-      release_pinned(host);
-      destroy(event);
-      destroy(dev, stream);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [this, count](int t) {
+    const int32_t dev = t % count;
+    openreg_driver_stream stream = make_stream(dev);
+    openreg_driver_event event = make_event(dev);
+    uint8_t* const host = pinned();
+    for (int i = 0; i < 20; ++i) {
+      void* const memory = allocate(dev);
+      const auto value = static_cast<uint8_t>(t * 40 + i);
+      fill(dev, memory, value, 4096, stream);
+      copy(host, -1, memory, dev, 4096, dev, stream);
+      succeeds([&] { return table_->event_record(instance_, dev, stream, event); });
+      succeeds([&] { return table_->event_sync(instance_, dev, event); });
+      EXPECT_EQ(host[4095], value);
+      release(dev, memory);
+    }
+    release_pinned(host);
+    destroy(event);
+    destroy(dev, stream);
+  }).join();
 }
 
 // A second instance, and one after the other, work as the first.
@@ -403,9 +373,6 @@ TEST_P(GpuSlots, HostFunctionsRunInStreamOrder) {
   }
   sync(0, stream);
   for (size_t i = 0; i < looks.size(); ++i) EXPECT_EQ(looks[i].seen, static_cast<int>(i));
-  destroy(0, stream);
-  release(0, memory);
-  release_pinned(host);
 }
 
 }  // namespace

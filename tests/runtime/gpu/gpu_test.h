@@ -30,6 +30,8 @@
 
 #include "../../drivers/gpu/fake_gpu_hooks.h"
 #include "../bytes.h"
+#include "../owned.h"
+#include "../threads.h"
 
 namespace openreg_test {
 
@@ -129,10 +131,11 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   }
 
   void TearDown() override {
+    if (hooks_ != nullptr) hooks_->set_failures("");
+    owned_.give_back();
     close();
     clear_variables();
     if (hooks_ == nullptr) return;
-    hooks_->set_failures("");
     for (const char* kind : {"memory", "host", "stream", "event", "import", "reservation", "handle", "mapping"})
       EXPECT_EQ(hooks_->live(kind), 0) << kind;
     EXPECT_EQ(hooks_->violations(), 0);
@@ -148,6 +151,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
       EXPECT_EQ(table_->close(instance_), OPENREG_OK);
     }
     instance_ = nullptr;
+    owned_.forget();
   }
   static void set(const char* name, const std::string& value) { ASSERT_EQ(setenv(name, value.c_str(), 1), 0); }
   // A new fake with the variables as they are now, and an instance of it.
@@ -183,33 +187,36 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   void* allocate(int32_t dev, uint64_t size = 4096) {
     void* memory = nullptr;
     succeeds([&] { return table_->mem_alloc(instance_, dev, Bytes(size), &memory); });
-    return memory;
+    return owned_.add(memory, [=, this] { release(dev, memory); });
   }
   void release(int32_t dev, void* memory) {
     succeeds([&] { return table_->mem_free(instance_, dev, memory); });
+    owned_.remove(memory);
   }
   uint8_t* pinned(uint64_t size = 4096) {
     void* memory = nullptr;
     succeeds([&] { return table_->host_alloc(instance_, 0, Bytes(size), &memory); });
-    return static_cast<uint8_t*>(memory);
+    return static_cast<uint8_t*>(owned_.add(memory, [=, this] { release_pinned(memory); }));
   }
   void release_pinned(void* memory) {
     succeeds([&] { return table_->host_free(instance_, 0, memory); });
+    owned_.remove(memory);
   }
   openreg_driver_stream make_stream(int32_t dev, int32_t priority = 0) {
     openreg_driver_stream stream = nullptr;
     succeeds([&] { return table_->stream_create(instance_, dev, 0, priority, &stream); });
-    return stream;
+    return owned_.add(stream, [=, this] { destroy(dev, stream); });
   }
   void destroy(int32_t dev, openreg_driver_stream stream) {
     succeeds([&] { return table_->stream_destroy(instance_, dev, stream); });
+    owned_.remove(stream);
   }
   openreg_driver_event make_event(int32_t dev, uint32_t flags = 0) {
     openreg_driver_event event = nullptr;
     succeeds([&] { return table_->event_create(instance_, dev, flags, &event); });
     const std::lock_guard lock(events_);
     event_devices_[event] = dev;
-    return event;
+    return owned_.add(event, [=, this] { destroy(event); });
   }
   int32_t device_of(openreg_driver_event event) {
     const std::lock_guard lock(events_);
@@ -217,6 +224,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   }
   void destroy(openreg_driver_event event) {
     succeeds([&] { return table_->event_destroy(instance_, device_of(event), event); });
+    owned_.remove(event);
   }
   void fill(int32_t dev, void* memory, uint8_t value, uint64_t size = 4096, openreg_driver_stream stream = nullptr) {
     succeeds([&] { return table_->fill(instance_, dev, stream, memory, value, size); });
@@ -264,6 +272,7 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   std::mutex events_;                      // tests make events in threads
   std::map<openreg_driver_event, int32_t> event_devices_;
   openreg_instance instance_ = nullptr;
+  Owned owned_;  // what a test leaves behind is given back when it has ended
 
  private:
   static void clear_variables() {

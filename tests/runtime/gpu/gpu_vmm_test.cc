@@ -19,10 +19,13 @@ constexpr uint64_t kMib = 1 << 20;
 
 class GpuVmm : public GpuTest {
  protected:
-  char* reserve(int32_t dev, uint64_t pieces) {
-    void* start = nullptr;
-    succeeds([&] { return vmm()->reserve(instance_, dev, pieces * kPiece, &start); });
-    return static_cast<char*>(start);
+  // Addresses, of which the first `mapped` pieces are memory.
+  char* reserve(int32_t dev, uint64_t pieces, uint64_t mapped = 0) {
+    void* out = nullptr;
+    succeeds([&] { return vmm()->reserve(instance_, dev, pieces * kPiece, &out); });
+    auto* const start = static_cast<char*>(out);
+    if (mapped != 0) resize(dev, start, mapped);
+    return owned_.add(start, [=, this] { end(dev, start); });
   }
   // The first `pieces` are memory, and no others.
   openreg_status try_resize(int32_t dev, char* start, uint64_t pieces) {
@@ -39,6 +42,7 @@ class GpuVmm : public GpuTest {
   void end(int32_t dev, char* start) {
     succeeds([&] { return vmm()->release(instance_, dev, start); });
     pieces_.erase(start);
+    owned_.remove(start);
   }
   bool holds(int32_t dev, const char* memory, uint8_t value, uint64_t size) {
     return bytes(dev, memory, size) == filled(value, size);
@@ -99,8 +103,7 @@ TEST_P(GpuVmm, GrowsAndShrinks) {
   resize(last, start, 1);
   end(last, start);
   release(last, plain);
-  char* const empty = reserve(last, 1);
-  end(last, empty);
+  reserve(last, 1);
 }
 
 // Bytes go to another device and come back, whether its access was there before the memory or comes later.
@@ -122,9 +125,6 @@ TEST_P(GpuVmm, OtherDevicesReachIt) {
   sync(0);
   EXPECT_TRUE(holds(1, back, 7, kPiece));
   EXPECT_TRUE(holds(1, back + kPiece, 8, kPiece));
-  end(0, start);
-  end(1, back);
-  release(1, there);
 }
 
 // To ask for the table makes no context.
@@ -190,8 +190,7 @@ TEST_P(FakeGpuVmm, PropertiesInEitherOrder) {
     ASSERT_EQ(vmm() != nullptr, *early == '0' || !GetParam().is_cudart());
     EXPECT_EQ(hooks_->peek_error(), 0);
     if (vmm() == nullptr) continue;
-    char* const start = reserve(1, 2);
-    resize(1, start, 2);
+    char* const start = reserve(1, 2, 2);
     fill(1, start, 3, 2 * kPiece);
     sync(1);
     EXPECT_TRUE(holds(1, start + kPiece, 3, kPiece));
@@ -201,8 +200,7 @@ TEST_P(FakeGpuVmm, PropertiesInEitherOrder) {
 
 // Memory in the middle goes back and comes again; its neighbours keep their contents.
 TEST_P(FakeGpuVmm, HolesInTheMiddle) {
-  char* const start = reserve(0, 6);
-  resize(0, start, 5);
+  char* const start = reserve(0, 6, 5);
   fill(0, start, 4, 5 * kPiece);
   sync(0);
   succeeds([&] { return vmm()->unmap(instance_, 0, start, kPiece, 2 * kPiece); });
@@ -225,8 +223,7 @@ TEST_P(FakeGpuVmm, HolesInTheMiddle) {
 
 // Each call of a growth fails once: the vendor's code is reported, nothing is left of it, and it can be tried again.
 TEST_P(FakeGpuVmm, GrowthFails) {
-  char* const start = reserve(0, 8);
-  resize(0, start, 2);
+  char* const start = reserve(0, 8, 2);
   fill(0, start, 5, 2 * kPiece);
   sync(0);
   for (const std::string step :
@@ -252,8 +249,7 @@ TEST_P(FakeGpuVmm, GrowthFails) {
 
 // What the vendor does not take back after a failed growth serves the next one.
 TEST_P(FakeGpuVmm, GrowthFailsTwice) {
-  char* const start = reserve(0, 8);
-  resize(0, start, 1);
+  char* const start = reserve(0, 8, 1);
   hooks_->set_failures("MemMap:3:2,MemUnmap:2:999");
   EXPECT_EQ(fails([&] { return try_resize(0, start, 5); }), OPENREG_E_NOMEM);
   EXPECT_EQ(host_record.vendor_code, 2);
@@ -287,8 +283,7 @@ TEST_P(FakeGpuVmm, ReservationFails) {
 
 // The first call of a shrinking or of a release fails: nothing has changed.
 TEST_P(FakeGpuVmm, GivingBackFailsAtOnce) {
-  char* const start = reserve(0, 4);
-  resize(0, start, 4);
+  char* const start = reserve(0, 4, 4);
   fill(0, start, 6, 4 * kPiece);
   hooks_->set_failures("MemUnmap:1:999");
   EXPECT_EQ(fails([&] { return try_resize(0, start, 1); }), OPENREG_E_INTERNAL);
@@ -305,7 +300,6 @@ TEST_P(FakeGpuVmm, GivingBackFailsAtOnce) {
   EXPECT_CONTAINS(host_record.text, prefix() + "MemAddressFree: ");
   hooks_->set_failures("");
   resize(0, start, 1);
-  end(0, start);
 }
 
 // A later call of a shrinking fails: it is logged, and the pieces that are left serve the next growth.
@@ -331,15 +325,13 @@ TEST_P(FakeGpuVmm, ShrinkingFailsInTheMiddle) {
     resize(0, start, 1);
     expect_live(1, 1);
   }
-  end(0, start);
 }
 
 // A later call of a release fails: what is left goes back with the next reservation, or when the driver is closed.
 TEST_P(FakeGpuVmm, ReleaseFailsInTheMiddle) {
   for (const std::string step : {"MemUnmap:2", "MemRelease:1", "MemRelease:2", "MemAddressFree:1"}) {
     SCOPED_TRACE(step);
-    char* start = reserve(0, 4);
-    resize(0, start, 2);
+    char* start = reserve(0, 4, 2);
     hooks_->set_failures((step + ":999").c_str());
     end(0, start);
     hooks_->set_failures("");
@@ -360,8 +352,7 @@ TEST_P(FakeGpuVmm, ReleaseFailsInTheMiddle) {
 
 // No reservation, of another device, in the middle of one, larger than it, or of odd size: nothing happens.
 TEST_P(FakeGpuVmm, WrongArguments) {
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   EXPECT_EQ(fails([&] { return try_resize(0, start, 3); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return try_resize(1, start, 2); }), OPENREG_E_INVALID);
   EXPECT_EQ(fails([&] { return try_resize(0, start + kPiece, 1); }), OPENREG_E_INVALID);
@@ -376,15 +367,13 @@ TEST_P(FakeGpuVmm, WrongArguments) {
 TEST_P(FakeGpuVmm, DeviceIsFull) {
   set("FAKE_GPU_MEMORY", std::to_string(8 * kPiece));
   restart();
-  char* const start = reserve(0, 16);
-  resize(0, start, 6);
+  char* const start = reserve(0, 16, 6);
   EXPECT_EQ(fails([&] { return try_resize(0, start, 9); }), OPENREG_E_NOMEM);
   expect_live(1, 6);
   uint64_t unused = 0, total = 0;
   succeeds([&] { return table_->mem_info(instance_, 0, &unused, &total); });
   EXPECT_EQ(unused, 2 * kPiece);
   resize(0, start, 8);
-  end(0, start);
 }
 
 // Nothing is unmapped while queued work uses it, on whatever device's stream; the fake counts that.
@@ -392,8 +381,7 @@ TEST_P(FakeGpuVmm, WaitsForQueuedWork) {
   openreg_driver_stream stream = make_stream(0);
   openreg_driver_stream other = make_stream(1);
   void* const there = allocate(1, 2 * kPiece);
-  char* const start = reserve(0, 2);
-  resize(0, start, 2);
+  char* const start = reserve(0, 2, 2);
   hooks_->set_delay(20000);
   fill(0, start, 1, 2 * kPiece, stream);
   resize(0, start, 1);
@@ -403,29 +391,23 @@ TEST_P(FakeGpuVmm, WaitsForQueuedWork) {
   EXPECT_EQ(is_done(1, other), 1);
   hooks_->set_delay(0);
   EXPECT_EQ(hooks_->violations(), 0);
-  destroy(0, stream);
-  destroy(1, other);
-  release(1, there);
 }
 
 // A capture of a graph that another thread makes goes on.
 TEST_P(FakeGpuVmm, CapturesGoOn) {
   void* const there = allocate(1, kPiece);
   hooks_->begin_capture();
-  char* const start = reserve(0, 4);
-  resize(0, start, 3);
+  char* const start = reserve(0, 4, 3);
   copy(there, 1, start, 0, kPiece, 1);  // gives access
   resize(0, start, 1);
   end(0, start);
   EXPECT_EQ(hooks_->end_capture(), 1);
-  release(1, there);
 }
 
 // Where access to a segment that is there already can't be given, the copy says so, and the next one tries again.
 TEST_P(FakeGpuVmm, AccessOfPeersFails) {
   void* const there = allocate(1, kPiece);
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   fill(0, start, 4, kPiece);
   sync(0);
   hooks_->set_failures("MemSetAccess:1:999");
@@ -435,8 +417,6 @@ TEST_P(FakeGpuVmm, AccessOfPeersFails) {
   copy(there, 1, start, 0, kPiece, 1);
   EXPECT_TRUE(holds(1, static_cast<char*>(there), 4, kPiece));
   EXPECT_EQ(hooks_->violations(), 0);
-  end(0, start);
-  release(1, there);
 }
 
 // Devices without access to each other copy by the vendor, and get none to the segments.
@@ -444,15 +424,12 @@ TEST_P(FakeGpuVmm, NoAccessWithoutPeers) {
   set("FAKE_GPU_PEERS", "none");
   restart();
   void* const there = allocate(1, kPiece);
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   fill(0, start, 4, kPiece);
   sync(0);
   copy(there, 1, start, 0, kPiece, 1);
   EXPECT_TRUE(holds(1, static_cast<char*>(there), 4, kPiece));
   EXPECT_EQ(hooks_->calls("MemSetAccess"), 1);
-  end(0, start);
-  release(1, there);
 }
 
 // On a lost device memory goes back without the vendor, and there is no new one; the other device is as it was.
@@ -477,8 +454,7 @@ TEST_P(FakeGpuVmm, LostDevice) {
 // The vendors' handles for other processes are for other memory: an error that says what to do.
 TEST_P(FakeGpuVmm, NotForOtherProcesses) {
   openreg_ipc_handle handle{};
-  char* const start = reserve(0, 2);
-  resize(0, start, 1);
+  char* const start = reserve(0, 2, 1);
   EXPECT_EQ(fails([&] { return ipc()->memory_export(instance_, 0, start, nullptr, 0, &handle); }),
             OPENREG_E_UNSUPPORTED);
   EXPECT_CONTAINS(host_record.text, "expandable_segments:False");
@@ -486,7 +462,6 @@ TEST_P(FakeGpuVmm, NotForOtherProcesses) {
   end(0, start);
   void* const plain = allocate(0);
   succeeds([&] { return ipc()->memory_export(instance_, 0, plain, nullptr, 0, &handle); });
-  release(0, plain);
 }
 
 // ------------------------------------------------------------------------------------------- the caching allocator
@@ -517,11 +492,7 @@ class FakeGpuGrowing : public RuntimeTest, public ::testing::WithParamInterface<
     hooks_->reset();
   }
   static void use_growing(int32_t expandable) {
-    openreg_allocator_settings settings{};
-    settings.struct_size = sizeof settings;
-    EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-    settings.expandable_segments = expandable;
-    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK) << last_message();
+    use_settings([expandable](auto& settings) { settings.expandable_segments = expandable; });
   }
   static int64_t reserved() { return stats_of(0).reserved_bytes[0].current; }
   static int64_t used() {
@@ -575,7 +546,7 @@ TEST_P(FakeGpuGrowing, GrowsInPlaceAndGivesItsEndBack) {
 
 // A vendor's failure in a growth is the allocation's error; the cache is in order and goes on.
 TEST_P(FakeGpuGrowing, FailuresLeaveTheCacheInOrder) {
-  void* first = allocate(0, 3 * kMib);
+  allocate(0, 3 * kMib);
   void* second = nullptr;
   for (const char* failure : {"MemCreate:2:999", "MemMap:1:999", "MemSetAccess:1:999"}) {
     hooks_->set_failures(failure);
@@ -593,27 +564,25 @@ TEST_P(FakeGpuGrowing, FailuresLeaveTheCacheInOrder) {
   check_cache(0);
   EXPECT_EQ(used(), reserved());
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
-  release(first);
 }
 
 // A driver of the vendor's without these functions: one warning, and ordinary segments.
 TEST_P(FakeGpuGrowing, WithoutTheFunctions) {
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
   set("FAKE_GPU_MISSING", GetParam().is_cudart() ? "cuMemMap" : "hipMemMap");
-  void* blocks[] = {allocate(0, 100), allocate(0, 30 * kMib)};
+  allocate(0, 100);
+  allocate(0, 30 * kMib);
   static int warnings = 0;  // of this process
   warnings += count_lines(OPENREG_LOG_WARNING, "expandable_segments is ignored");
   EXPECT_EQ(warnings, 1);
   EXPECT_EQ(hooks_->live("memory"), 2);
   EXPECT_EQ(hooks_->live("reservation"), 0);
-  for (void* block : blocks) release(block);
 }
 
 // Such memory can't be exported, which says why, and can be used as before.
 TEST_P(FakeGpuGrowing, NotForOtherProcesses) {
   void* block = allocate(0, 3 * kMib);
-  openreg_memory_handle handle{};
-  handle.struct_size = sizeof handle;
+  auto handle = sized<openreg_memory_handle>();
   EXPECT_EQ(openreg_memory_export(block, &handle), OPENREG_E_UNSUPPORTED);
   EXPECT_NE(last_message().find("expandable_segments:False"), std::string::npos) << last_message();
   release(block);
@@ -626,33 +595,29 @@ TEST_P(FakeGpuGrowing, Threads) {
   hooks_->reset();
   std::atomic<int> wrong{0};
   std::string reasons[4];
-  std::vector<std::thread> threads;
-  for (int32_t number = 0; number < 4; ++number) {
-    threads.emplace_back([number, &wrong, &reasons] {
-      std::mt19937 random(static_cast<unsigned>(number));
-      const int32_t own = number % 2;
-      for (int step = 0; step < 30; ++step) {
-        void* here = nullptr;
-        void* there = nullptr;
-        const size_t size = 4096 + random() % (3 * kMib);
-        if (openreg_malloc(own, OPENREG_STREAM_DEFAULT, size, &here) != OPENREG_OK ||
-            openreg_malloc(1 - own, OPENREG_STREAM_DEFAULT, size, &there) != OPENREG_OK ||
-            openreg_memset_async(own, OPENREG_STREAM_DEFAULT, here, number + 1, size) != OPENREG_OK ||
-            openreg_stream_synchronize(own, OPENREG_STREAM_DEFAULT) != OPENREG_OK ||
-            openreg_memcpy(there, 1 - own, here, own, size) != OPENREG_OK) {
-          ++wrong;
-          reasons[number] += last_message() + "\n";
-        }
-        uint8_t byte = 0;
-        if (openreg_memcpy(&byte, OPENREG_HOST, static_cast<char*>(there) + size - 1, 1 - own, 1) != OPENREG_OK ||
-            byte != number + 1)
-          ++wrong;
-        if (openreg_free(here) != OPENREG_OK || openreg_free(there) != OPENREG_OK) ++wrong;
-        if (step % 7 == 0 && openreg_memory_empty_cache(own) != OPENREG_OK) ++wrong;
+  Threads(4, [&wrong, &reasons](int32_t number) {
+    std::mt19937 random(static_cast<unsigned>(number));
+    const int32_t own = number % 2;
+    for (int step = 0; step < 30; ++step) {
+      void* here = nullptr;
+      void* there = nullptr;
+      const size_t size = 4096 + random() % (3 * kMib);
+      if (openreg_malloc(own, OPENREG_STREAM_DEFAULT, size, &here) != OPENREG_OK ||
+          openreg_malloc(1 - own, OPENREG_STREAM_DEFAULT, size, &there) != OPENREG_OK ||
+          openreg_memset_async(own, OPENREG_STREAM_DEFAULT, here, number + 1, size) != OPENREG_OK ||
+          openreg_stream_synchronize(own, OPENREG_STREAM_DEFAULT) != OPENREG_OK ||
+          openreg_memcpy(there, 1 - own, here, own, size) != OPENREG_OK) {
+        ++wrong;
+        reasons[number] += last_message() + "\n";
       }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+      uint8_t byte = 0;
+      if (openreg_memcpy(&byte, OPENREG_HOST, static_cast<char*>(there) + size - 1, 1 - own, 1) != OPENREG_OK ||
+          byte != number + 1)
+        ++wrong;
+      if (openreg_free(here) != OPENREG_OK || openreg_free(there) != OPENREG_OK) ++wrong;
+      if (step % 7 == 0 && openreg_memory_empty_cache(own) != OPENREG_OK) ++wrong;
+    }
+  }).join();
   EXPECT_EQ(wrong, 0) << reasons[0] << reasons[1] << reasons[2] << reasons[3];
   check_cache(0);
   check_cache(1);

@@ -8,10 +8,7 @@
 
 #include "graph_test.h"
 
-using openreg_test::GraphsTest;
-using openreg_test::kSize;
-using openreg_test::last_message;
-
+namespace openreg_test {
 namespace {
 
 // Two functions that each wait until the other runs, too.
@@ -32,13 +29,9 @@ class GraphBranchesTest : public GraphsTest {
     GraphsTest::SetUp();
     stream_ = from_pool(0);
   }
-  void TearDown() override {
-    for (openreg_event event : events_) EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-    GraphsTest::TearDown();
-  }
   template <class Left, class Right>
   void fork(int32_t device, openreg_stream other, const Left& left, const Right& right) {
-    const openreg_event forked = event(0), joined = event(device);
+    const openreg_event forked = make_event(0), joined = make_event(device);
     ASSERT_EQ(openreg_event_record(forked, 0, stream_), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_wait_event(device, other, forked), OPENREG_OK) << last_message();
     right(other);
@@ -46,13 +39,7 @@ class GraphBranchesTest : public GraphsTest {
     ASSERT_EQ(openreg_event_record(joined, device, other), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_wait_event(0, stream_, joined), OPENREG_OK) << last_message();
   }
-  openreg_event event(int32_t device) {
-    events_.push_back(nullptr);
-    EXPECT_EQ(openreg_event_create(device, 0, &events_.back()), OPENREG_OK) << last_message();
-    return events_.back();
-  }
   openreg_stream stream_ = OPENREG_STREAM_DEFAULT;
-  std::vector<openreg_event> events_;
 };
 
 // Branches run beside each other, on one device and on two, as on the streams that they were captured on.
@@ -74,7 +61,7 @@ TEST_F(GraphBranchesTest, RunBesideEachOther) {
       launch(exec, stream_);
       EXPECT_EQ(meeting.met, 2 * i);
     }
-    EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+    destroy(exec);
   }
 }
 
@@ -107,7 +94,7 @@ TEST_F(GraphBranchesTest, KeepTheirOrder) {
     fill(sum, 0, 0, on);
   }
   ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   for (void* memory : {a, b, c, sum}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -138,13 +125,13 @@ TEST_F(GraphBranchesTest, BesideCaptures) {
   launch(exec, stream_);  // not behind the one that was captured
   openreg_graph_exec outer = end(around);
   others.erase(around);
-  for (const openreg_stream other : others) EXPECT_EQ(openreg_graph_exec_destroy(end(other)), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  for (const openreg_stream other : others) destroy(end(other));
+  destroy(exec);
   fill(second, 0, 0, stream_);
   launch(outer, stream_);
   EXPECT_EQ(values(first, 0), (std::set<int>{7}));
   EXPECT_EQ(values(second, 0), (std::set<int>{8}));
-  EXPECT_EQ(openreg_graph_exec_destroy(outer), OPENREG_OK);
+  destroy(outer);
   for (void* memory : {first, second}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -171,7 +158,6 @@ TEST_F(GraphBranchesTest, AreJoinedAfterAFailure) {
   EXPECT_EQ(done, 0);
   may_end = true;
   EXPECT_EQ(openreg_stream_synchronize(0, stream_), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
 }
 
 // The race detector sees the branches of a launch as work of streams. What orders them here it doesn't know of.
@@ -202,8 +188,7 @@ TEST_F(GraphBranchesTest, RaceInALaunch) {
   EXPECT_EQ(values(memory, 0), (std::set<int>{8}));
   openreg_races_clear();
   ASSERT_EQ(openreg_races_set(before, &before), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -14,20 +14,23 @@ constexpr size_t kSize = 10000;
 class GraphsTest : public SimDevicesTest {
  protected:
   static void* allocate(int32_t device, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(device, stream, kSize, &memory), OPENREG_OK) << last_message();
-    return memory;
+    return openreg_test::allocate(device, kSize, stream);
   }
   static void begin(openreg_stream stream, int32_t mode = OPENREG_CAPTURE_GLOBAL) {
     ASSERT_EQ(openreg_graph_begin(0, stream, mode), OPENREG_OK) << last_message();
   }
-  static openreg_graph_exec end(openreg_stream stream) {
+  openreg_graph_exec end(openreg_stream stream) {
     openreg_graph graph = nullptr;
     openreg_graph_exec exec = nullptr;
     EXPECT_EQ(openreg_graph_end(0, stream, &graph), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_graph_instantiate(graph, &exec), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_graph_destroy(graph), OPENREG_OK) << last_message();
-    return exec;
+    return owned_.add(exec, [this, exec] { destroy(exec); });
+  }
+  using SimDevicesTest::destroy;
+  void destroy(openreg_graph_exec exec) {
+    EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK) << last_message();
+    owned_.remove(exec);
   }
   static void fill(void* memory, int32_t device, uint8_t value, openreg_stream stream) {
     ASSERT_EQ(openreg_memset_async(device, stream, memory, value, kSize), OPENREG_OK) << last_message();

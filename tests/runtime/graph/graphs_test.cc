@@ -15,13 +15,7 @@
 
 #include "graph_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::GraphsTest;
-using openreg_test::kSize;
-using openreg_test::last_message;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 std::string text_of(const std::string& path) {
@@ -39,17 +33,14 @@ TEST_F(GraphsTest, LoadedByTheFirstCapture) {
   EXPECT_EQ(text_of("/proc/self/maps").find("libopenreg_graph"), std::string::npos);
   begin(stream);
   EXPECT_NE(text_of("/proc/self/maps").find("libopenreg_graph"), std::string::npos);
-  EXPECT_EQ(openreg_graph_exec_destroy(end(stream)), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+  end(stream);
 }
 
 // A stream of another device joins; copies between devices and work of both run in the order of the capture.
 TEST_F(GraphsTest, TwoDevices) {
   const openreg_stream here = from_pool(0), there = from_pool(1);
   void *const first = allocate(0, here), *const second = allocate(1, there);
-  openreg_event forked = nullptr, joined = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &forked), OPENREG_OK);
-  ASSERT_EQ(openreg_event_create(1, 0, &joined), OPENREG_OK);
+  const openreg_event forked = make_event(0), joined = make_event(1);
   begin(here);
   fill(first, 0, 7, here);
   ASSERT_EQ(openreg_event_record(forked, 0, here), OPENREG_OK) << last_message();
@@ -67,11 +58,6 @@ TEST_F(GraphsTest, TwoDevices) {
     EXPECT_EQ(values(first, 0), (std::set<int>{9}));
     EXPECT_EQ(values(second, 1), (std::set<int>{7, 8}));
   }
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(forked), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(joined), OPENREG_OK);
-  EXPECT_EQ(openreg_free(first), OPENREG_OK);
-  EXPECT_EQ(openreg_free(second), OPENREG_OK);
 }
 
 // Each call that can't be captured is named, at once and at the end; then the stream works.
@@ -79,9 +65,8 @@ TEST_F(GraphsTest, RefusedCallsAreNamed) {
   const openreg_stream stream = from_pool(0);
   void* const memory = allocate(0, stream);
   std::vector<uint8_t> pageable(kSize);
-  openreg_event event = nullptr;
   int32_t done = 0;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   begin(stream);
   is_invalid_by(openreg_memcpy_async(0, stream, memory, 0, pageable.data(), OPENREG_HOST, kSize),
                 "openreg_memcpy_async", stream);
@@ -99,8 +84,6 @@ TEST_F(GraphsTest, RefusedCallsAreNamed) {
   EXPECT_EQ(values(memory, 0), (std::set<int>{5}));
   EXPECT_EQ(openreg_event_query(event, &done), OPENREG_OK) << last_message();
   EXPECT_EQ(done, 1) << "an event that was recorded in a capture stands for nothing outside";
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 std::vector<std::string> refused_calls;
@@ -118,9 +101,8 @@ int note_refused(int32_t /*device*/, openreg_stream /*stream*/, const char* call
 TEST_F(GraphsTest, HeldStreamsAreTheirHolders) {
   const openreg_stream stream = from_pool(0);
   void* const memory = allocate(0);
-  openreg_event event = nullptr;
   int32_t done = 0;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   refused_calls.clear();
   ASSERT_EQ(openreg_graph_hold(0, stream, &note_refused), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_graph_hold(0, stream, &note_refused), OPENREG_E_CAPTURE);
@@ -153,8 +135,6 @@ TEST_F(GraphsTest, HeldStreamsAreTheirHolders) {
   EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(values(memory, 0), (std::set<int>{4}));
   EXPECT_EQ(refused_calls.size(), 4U);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // Memory isn't given back to the driver during a capture, but where the mode, of the capture or of the thread, allows it.
@@ -165,7 +145,7 @@ TEST_F(GraphsTest, MemoryIsKeptMeanwhile) {
   is_invalid_by(openreg_memory_empty_cache(0), "openreg_memory_empty_cache", stream);
   begin(stream, OPENREG_CAPTURE_RELAXED);
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_graph_exec_destroy(end(stream)), OPENREG_OK);
+  destroy(end(stream));
   EXPECT_EQ(openreg_free(allocate(0)), OPENREG_OK);
   begin(stream);
   int32_t mode = OPENREG_CAPTURE_RELAXED;
@@ -173,32 +153,28 @@ TEST_F(GraphsTest, MemoryIsKeptMeanwhile) {
   EXPECT_EQ(mode, OPENREG_CAPTURE_GLOBAL);
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_graph_exchange_mode(0, &mode), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_graph_exec_destroy(end(stream)), OPENREG_OK);
+  end(stream);
 }
 
 // What another thread does on streams of its own is done at once, and captures of two threads don't meet.
 TEST_F(GraphsTest, ThreadsCaptureAtOnce) {
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([t] {
-      const openreg_stream stream = from_pool(0), own = from_pool(0);
-      void *const memory = allocate(0, stream), *const other = allocate(0, own);
-      for (int i = 0; i < 30; ++i) {
-        begin(stream, OPENREG_CAPTURE_THREAD_LOCAL);
-        fill(memory, 0, static_cast<uint8_t>(50 + t), stream);
-        fill(other, 0, static_cast<uint8_t>(i), own);
-        ASSERT_EQ(openreg_stream_synchronize(0, own), OPENREG_OK) << last_message();
-        openreg_graph_exec exec = end(stream);
-        EXPECT_EQ(values(other, 0), (std::set<int>{i}));
-        launch(exec, stream);
-        EXPECT_EQ(values(memory, 0), (std::set<int>{50 + t}));
-        EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-      }
-      EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-      EXPECT_EQ(openreg_free(other), OPENREG_OK);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(4, [this](int t) {
+    const openreg_stream stream = from_pool(0), own = from_pool(0);
+    void *const memory = allocate(0, stream), *const other = allocate(0, own);
+    for (int i = 0; i < 30; ++i) {
+      begin(stream, OPENREG_CAPTURE_THREAD_LOCAL);
+      fill(memory, 0, static_cast<uint8_t>(50 + t), stream);
+      fill(other, 0, static_cast<uint8_t>(i), own);
+      ASSERT_EQ(openreg_stream_synchronize(0, own), OPENREG_OK) << last_message();
+      openreg_graph_exec exec = end(stream);
+      EXPECT_EQ(values(other, 0), (std::set<int>{i}));
+      launch(exec, stream);
+      EXPECT_EQ(values(memory, 0), (std::set<int>{50 + t}));
+      destroy(exec);
+    }
+    EXPECT_EQ(openreg_free(memory), OPENREG_OK);
+    EXPECT_EQ(openreg_free(other), OPENREG_OK);
+  }).join();
 }
 
 // Graphs pin the device table, and a node whose memory has gone is an error of the launch.
@@ -214,7 +190,7 @@ TEST_F(GraphsTest, Life) {
   EXPECT_CONTAINS(last_message(), "was freed already");
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
   EXPECT_CONTAINS(last_message(), "1 live graph(s) on driver 'sim'; destroy them first");
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }
 
@@ -228,11 +204,9 @@ TEST_F(GraphsTest, LaunchInACapture) {
   begin(stream);
   ASSERT_EQ(openreg_graph_launch(inner, stream), OPENREG_OK) << last_message();
   openreg_graph_exec outer = end(stream);
-  EXPECT_EQ(openreg_graph_exec_destroy(inner), OPENREG_OK);
+  destroy(inner);
   launch(outer, stream);
   EXPECT_EQ(values(memory, 0), (std::set<int>{41}));
-  EXPECT_EQ(openreg_graph_exec_destroy(outer), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // Nodes and edges as text.
@@ -252,7 +226,6 @@ TEST_F(GraphsTest, Dump) {
   EXPECT_EQ(openreg_graph_dump(graph, "/nowhere/at/all"), OPENREG_E_INVALID);
   EXPECT_EQ(unlink(path.c_str()), 0);
   EXPECT_EQ(openreg_graph_destroy(graph), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // The race detector sees nothing of a capture, and of a launch what it does.
@@ -276,8 +249,6 @@ TEST_F(GraphsTest, RacesAreOfLaunches) {
   openreg_races_clear();
   ASSERT_EQ(openreg_races_set(before, &before), OPENREG_OK);
   ASSERT_EQ(openreg_device_synchronize(0), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // A plan of faults hits the calls of launches.
@@ -295,8 +266,6 @@ TEST_F(GraphsTest, FaultsAreOfLaunches) {
   EXPECT_NE(openreg_stream_synchronize(0, stream), OPENREG_OK);
   EXPECT_EQ(openreg_faults_hits(faults), 1u);
   openreg_faults_end(faults);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 // ------------------------------------------------------------------------------------- kernels and collectives
@@ -364,8 +333,7 @@ TEST_F(GraphKernelsTest, ArgumentsAreCopied) {
     values[3].tensors = tensors;
     values[3].count = 2;
     const char* names[] = {"self", argument.c_str(), "sizes", "list"};
-    openreg_kernel_call call{};
-    call.struct_size = sizeof call;
+    auto call = sized<openreg_kernel_call>();
     call.name = name.c_str();
     const openreg_value* const arguments[] = {&values[0], &values[1], &values[2], &values[3]};
     call.arguments = arguments;
@@ -407,8 +375,7 @@ TEST_F(GraphsTest, Collectives) {
   begin(stream);
   {
     std::vector<uint64_t> counts{kSize};
-    openreg_collective gather{};
-    gather.struct_size = sizeof gather;
+    auto gather = sized<openreg_collective>();
     gather.kind = OPENREG_COLLECTIVE_ALL_GATHER;
     gather.send = from;
     gather.recv = to;
@@ -425,10 +392,8 @@ TEST_F(GraphsTest, Collectives) {
     launch(exec, stream);
     EXPECT_EQ(values(to, 0), (std::set<int>{i}));
   }
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   EXPECT_EQ(openreg_communicator_destroy(communicator), OPENREG_OK);
-  EXPECT_EQ(openreg_free(from), OPENREG_OK);
-  EXPECT_EQ(openreg_free(to), OPENREG_OK);
 }
 
 // Captures of a driver's own pass the layer of OPENREG_VALIDATE, which has nothing to say of them: forks, functions, what is
@@ -440,11 +405,9 @@ TEST_F(GraphsTest, OfTheDriverValidated) {
   const auto reports = [this] { return count_lines(OPENREG_LOG_ERROR, "OPENREG_VALIDATE: "); };
   const openreg_stream stream = from_pool(0), other = from_pool(0);
   void *const first = allocate(0, stream), *const second = allocate(0, stream);
-  openreg_event forked = nullptr, joined = nullptr;
+  const openreg_event forked = make_event(), joined = make_event();
   int32_t status = -1, fits = -1;
   std::atomic<int> runs{0};
-  ASSERT_EQ(openreg_event_create(0, 0, &forked), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_event_create(0, 0, &joined), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
   begin(stream);
   EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_E_CAPTURE);
@@ -474,7 +437,7 @@ TEST_F(GraphsTest, OfTheDriverValidated) {
     EXPECT_EQ(values(first, 0), (std::set<int>{3}));
     EXPECT_EQ(values(second, 0), (std::set<int>{4}));
   }
-  for (openreg_event event : {forked, joined}) EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  for (openreg_event event : {forked, joined}) destroy(event);
   for (void* memory : {first, second}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
   EXPECT_EQ(reports(), 0);
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
@@ -505,7 +468,7 @@ TEST_F(GraphsTest, OfTheDriverWatched) {
     EXPECT_EQ(values(second, 0), (std::set<int>{i}));
   }
   openreg_faults_end(faults);
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
+  destroy(exec);
   for (void* memory : {first, second}) EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
@@ -524,8 +487,7 @@ TEST_F(GraphsTest, DriverOfSevenFunctions) {
   EXPECT_EQ(values(memory, 0), (std::set<int>{3}));
   launch(exec, other);
   EXPECT_EQ(values(memory, 0), (std::set<int>{2}));
-  EXPECT_EQ(openreg_graph_exec_destroy(exec), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
 }
 
 }  // namespace
+}  // namespace openreg_test

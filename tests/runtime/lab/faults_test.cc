@@ -40,8 +40,7 @@ class FaultsTest : public SimDevicesTest {
   uint64_t hits() { return openreg_faults_hits(faults_); }
 
   void* allocate(int32_t device = 0) {
-    void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, 0, kSize, &block), OPENREG_OK) << last_message();
+    void* const block = openreg_test::allocate(device, kSize);
     blocks_.push_back(block);
     return block;
   }
@@ -287,9 +286,8 @@ TEST_F(FaultsTest, CorruptCopies) {
 TEST_F(FaultsTest, SlowCopies) {
   constexpr size_t kLarge = 16 << 20;
   void* block = nullptr;
-  void* source = nullptr;
+  void* const source = make_pinned(kLarge);
   ASSERT_EQ(openreg_malloc(0, 0, kLarge, &block), OPENREG_OK);
-  ASSERT_EQ(openreg_host_alloc(0, kLarge, &source), OPENREG_OK);
   memset(source, 5, kLarge);
   const auto timed = [&] {
     timespec from{}, to{};
@@ -305,8 +303,6 @@ TEST_F(FaultsTest, SlowCopies) {
   const double slow = timed();
   EXPECT_GT(slow, before * 5);  // both are times of a busy machine
   EXPECT_EQ(first_byte(block), 5);
-  EXPECT_EQ(openreg_host_free(source), OPENREG_OK);
-  EXPECT_EQ(openreg_free(block), OPENREG_OK);
 }
 
 // Collectives count for themselves
@@ -378,15 +374,13 @@ TEST_F(RuntimeTest, WaitsOfALostDevice) {
   EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK) << last_message();
   EXPECT_EQ(toy().calls("device_sync"), 1);
   openreg_faults_end(plan);
-  EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
 }
 
 // A wait that is planned to fail has waited
 TEST_F(RuntimeTest, WaitsThatFail) {
   use_full_toy();
-  openreg_event event = nullptr;
   openreg_faults plan = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK) << last_message();
+  const openreg_event event = make_event();
   const openreg_stream stream = from_pool(0);
   ASSERT_EQ(openreg_event_record(event, 0, stream), OPENREG_OK);
   toy().reset();
@@ -398,7 +392,6 @@ TEST_F(RuntimeTest, WaitsThatFail) {
   openreg_faults_end(plan);
   EXPECT_EQ(toy().calls("stream_sync"), 1);
   EXPECT_EQ(toy().calls("event_sync"), 1);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK) << last_message();
 }
 
 // The plan of one driver leaves another one's devices alone, and works for a driver that knows nothing of plans
@@ -412,10 +405,7 @@ TEST_F(RuntimeTest, PlanOfAnotherDriver) {
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   void* block = nullptr;
   for (int32_t i = 0; i < openreg_device_count(); ++i) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    ASSERT_EQ(openreg_device_get_properties(i, &properties), OPENREG_OK);
-    const bool is_toy = std::string(properties.driver) == toy().table()->name;
+    const bool is_toy = std::string(properties_of(i).driver) == toy().table()->name;
     toys += is_toy;
     EXPECT_EQ(openreg_malloc(i, 0, kSize, &block), is_toy ? OPENREG_E_NOMEM : OPENREG_OK);
     EXPECT_EQ(openreg_free(block), OPENREG_OK);

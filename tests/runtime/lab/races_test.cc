@@ -48,9 +48,7 @@ class RacesTest : public RuntimeTest {
     ASSERT_EQ(openreg_races_set(flags, nullptr), OPENREG_OK) << last_message();
   }
   static char* allocate(size_t size, openreg_stream stream = 0, int32_t device = 0) {
-    void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
-    return static_cast<char*>(block);
+    return static_cast<char*>(openreg_test::allocate(device, size, stream));
   }
   static void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
   static openreg_status use(int32_t device, openreg_stream stream, const void* at, uint64_t size, bool writes,
@@ -63,9 +61,8 @@ class RacesTest : public RuntimeTest {
   static void read(openreg_stream stream, const void* at, uint64_t size, const char* what = "read") {
     EXPECT_EQ(use(0, stream, at, size, false, what), OPENREG_OK);
   }
-  static openreg_event record(openreg_stream stream, int32_t device = 0) {
-    openreg_event event = nullptr;
-    EXPECT_EQ(openreg_event_create(device, 0, &event), OPENREG_OK);
+  openreg_event record(openreg_stream stream, int32_t device = 0) {
+    const openreg_event event = make_event(device);
     EXPECT_EQ(openreg_event_record(event, device, stream), OPENREG_OK);
     return event;
   }
@@ -98,7 +95,6 @@ TEST_F(RacesTest, OffNotesNothing) {
   write(other, block, 64);
   EXPECT_EQ(openreg_races_flags(), 0u);
   EXPECT_EQ(openreg_races_count(), 0u);
-  release(block);
 }
 
 // Uses of one stream are in order; two reads of two streams are not in each other's way.
@@ -112,7 +108,6 @@ TEST_F(RacesTest, OneStreamAndReadsAreInOrder) {
   read(0, block, 64);
   read(other, block, 64);
   EXPECT_EQ(kinds(), Kinds{});
-  release(block);
 }
 
 // A write and a read, a read and a write, and two writes of unordered streams, whichever comes first.
@@ -132,7 +127,6 @@ TEST_F(RacesTest, UnorderedUsesAreFound) {
   EXPECT_EQ(reports()[1].size, 64u);
   EXPECT_NE(reports()[0].text.find("stream 0x"), std::string::npos) << reports()[0].text;
   EXPECT_NE(reports()[0].remedy.find("b.wait_stream(a)"), std::string::npos) << reports()[0].remedy;
-  release(block);
 }
 
 // A pair of operators is reported once, until the reports are cleared.
@@ -147,7 +141,6 @@ TEST_F(RacesTest, EachPairOnce) {
   openreg_races_clear();
   write(0, block, 64, "a");
   EXPECT_EQ(openreg_races_count(), 1u);
-  release(block);
 }
 
 // Ranges that share no byte don't race; those that share one do, and the report names it.
@@ -161,7 +154,6 @@ TEST_F(RacesTest, BytesCount) {
   ASSERT_EQ(openreg_races_count(), 1u);
   EXPECT_EQ(reports()[0].address, reinterpret_cast<uintptr_t>(block) + 99);
   EXPECT_EQ(reports()[0].size, 1u);
-  release(block);
 }
 
 // Columns of a matrix are apart from each other, though their extents overlap; a column and a row are not.
@@ -175,7 +167,6 @@ TEST_F(RacesTest, StridedTensorsByTheirRows) {
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_races_use_tensor(origin, 0, other, block + 32, 1, row, one, 4, 0), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_READ_WRITE});
-  release(block);
 }
 
 // Transposed, expanded and scalar tensors are the bytes that they are.
@@ -190,7 +181,6 @@ TEST_F(RacesTest, ShapesAreReadAsBytes) {
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_races_use_tensor(origin, 0, other, block + 252, 0, nullptr, nullptr, 4, 0), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_READ_WRITE});
-  release(block);
 }
 
 // An event orders what was before its record, and not what came behind it.
@@ -205,8 +195,6 @@ TEST_F(RacesTest, EventsOrderWhatIsBeforeTheirRecord) {
   EXPECT_EQ(kinds(), Kinds{});
   write(other, block + 64, 64);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_WRITE_WRITE});
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  release(block);
 }
 
 // Order is handed on: from a stream to another to a third, and through the host.
@@ -222,9 +210,6 @@ TEST_F(RacesTest, OrderIsHandedOn) {
   EXPECT_EQ(openreg_stream_synchronize(0, third), OPENREG_OK);
   write(fourth, block, 64);
   EXPECT_EQ(kinds(), Kinds{});
-  EXPECT_EQ(openreg_event_destroy(first), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(next), OPENREG_OK);
-  release(block);
 }
 
 // What the host has seen done is in the past of what it queues then: by event, stream, device, or a query's answer.
@@ -254,7 +239,7 @@ TEST_F(RacesTest, TheHostOrders) {
     write(other, block, 64);
     EXPECT_EQ(kinds(), Kinds{}) << way;
     EXPECT_EQ(openreg_stream_synchronize(0, other), OPENREG_OK);
-    EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+    destroy(event);
     release(block);
   }
 }
@@ -269,7 +254,6 @@ TEST_F(RacesTest, OtherSynchronisationsDontOrder) {
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
   write(other, block, 64);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_WRITE_WRITE});
-  release(block);
 }
 
 // A host function has seen what is before it in its stream.
@@ -284,7 +268,6 @@ TEST_F(RacesTest, HostFunctionsOrder) {
   write(other, block, 64);
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-  release(block);
 }
 
 // The runtime's own copies and fills are uses; a copy that waits orders.
@@ -302,14 +285,11 @@ TEST_F(RacesTest, CopiesAndFillsAreUses) {
   ASSERT_EQ(openreg_memset_async(0, other, block + 64, 7, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
-  release(block);
-  release(target);
 }
 
 // Pinned memory that a stream copies from or to is not the host's until it has waited.
 TEST_F(RacesTest, PinnedMemoryUnderACopy) {
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 4096, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(4096);
   char* const block = allocate(4096);
   const openreg_stream stream = from_pool(0);
   ASSERT_EQ(openreg_memcpy_async(0, stream, block, 0, pinned, OPENREG_HOST, 64), OPENREG_OK);
@@ -325,7 +305,7 @@ TEST_F(RacesTest, PinnedMemoryUnderACopy) {
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
   release(block);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
+  free_pinned(pinned);
   EXPECT_FALSE(openreg_races_knows(pinned, 1));
 }
 
@@ -344,8 +324,6 @@ TEST_F(RacesTest, ReuseWithoutRecordStream) {
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
   EXPECT_EQ(reports()[0].first, "reader");
   EXPECT_NE(reports()[0].remedy.find("record_stream"), std::string::npos);
-  release(again);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
 // The report of such a race says where the block was freed: by the owner whose use it is, not
@@ -450,7 +428,7 @@ TEST_F(RacesTest, ReuseAcrossDevices) {
       write(0, again, 4096, "new owner");
       EXPECT_EQ(kinds(), is_recorded ? Kinds{} : Kinds{OPENREG_RACE_REUSE});
       release(again);
-      EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+      destroy(event);
     }
   }
 }
@@ -487,7 +465,6 @@ TEST_F(RacesTest, SegmentsThatGoBackAreForgotten) {
   char* const again = allocate(4 << 20);
   write(0, again, 64);
   EXPECT_EQ(kinds(), Kinds{});
-  release(again);
 }
 
 // A read of memory that nothing wrote is told of where that is asked for, and no other way.
@@ -501,13 +478,11 @@ TEST_F(RacesTest, UnwrittenMemory) {
   EXPECT_EQ(kinds(), Kinds{});
   read(0, block + 32, 64);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_UNINITIALIZED});
-  release(block);
 }
 
 // The end of a growing segment that goes back has been waited for: what comes there later is nobody's reuse.
 TEST_F(RacesTest, MemoryThatASegmentGaveBackIsForgotten) {
-  openreg_allocator_settings settings{};
-  settings.struct_size = sizeof settings;
+  auto settings = openreg_test::sized<openreg_allocator_settings>();
   ASSERT_EQ(openreg_allocator_get_settings(&settings), OPENREG_OK);
   settings.expandable_segments = 1;
   ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
@@ -548,7 +523,6 @@ TEST_F(RacesTest, RecordingAgainKeepsNothingMore) {
   EXPECT_EQ(again, block);
   write(0, again, 128);  // both streams have been waited for
   EXPECT_EQ(kinds(), Kinds{});
-  release(again);
 }
 
 // With RAISE the second use fails before it has begun, with the report as its text, each time.
@@ -561,14 +535,12 @@ TEST_F(RacesTest, RaiseRefusesTheSecondUse) {
   EXPECT_NE(last_message().find("race: nothing orders two writes"), std::string::npos) << last_message();
   EXPECT_EQ(openreg_memset_async(0, 0, block, 2, 64), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_races_count(), 1u);
-  release(block);
 }
 
 // A use by the host can't be stopped, so its report is logged besides, once: the error may find nobody who raises it.
 TEST_F(RacesTest, RaiseLogsUsesByTheHost) {
   turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 4096, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(4096);
   char* const block = allocate(4096);
   ASSERT_EQ(openreg_memcpy_async(0, 0, block, 0, pinned, OPENREG_HOST, 4096), OPENREG_OK);
   const uint32_t origin = openreg_races_origin("aten::fill_");
@@ -576,8 +548,6 @@ TEST_F(RacesTest, RaiseLogsUsesByTheHost) {
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_E_INVALID);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "race: the host uses pinned memory that a stream still uses"), 1);
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-  release(block);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // What is allowed, and what a muted thread does, is in no report.
@@ -597,7 +567,6 @@ TEST_F(RacesTest, AllowedAndMuted) {
   openreg_races_mute(-1);
   ASSERT_EQ(openreg_memset_async(0, 0, block, 1, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
-  release(block);
 }
 
 // A language says where it is, and that a place is allowed.
@@ -624,7 +593,6 @@ TEST_F(RacesTest, PlacesAreTold) {
       << reports()[0].text;
   EXPECT_NE(reports()[0].text.find("at train.py:15"), std::string::npos);
   openreg_set_places(nullptr);
-  release(block);
 }
 
 // Stacks are asked for where they are wanted, and come with the report and its text; a long one is logged in parts.
@@ -659,7 +627,6 @@ TEST_F(RacesTest, StacksAreTold) {
   EXPECT_GE(count_lines(OPENREG_LOG_WARNING, "race: more of the stack of the second use:\n    deep.py:"), 2);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "deep.py:199 in nested"), 2);
   openreg_set_places(nullptr);
-  release(block);
 }
 
 // Calls that use a stream or an event of a lost device are reported, with the call that lost it; they fail by themselves,
@@ -685,7 +652,7 @@ TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
   EXPECT_EQ(openreg_memcpy_async(1, side, block, 1, block + 64, 1, 64), OPENREG_E_DEVICE_LOST);
   EXPECT_EQ(kinds(), Kinds(7, OPENREG_RACE_LOST_DEVICE));
   EXPECT_EQ(openreg_memset_async(0, 0, alive, 0, 64), OPENREG_OK);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+  destroy(event);
   release(block);
   EXPECT_EQ(openreg_races_count(), 7u);
   EXPECT_EQ(reports()[0].first, "openreg_memset_async");
@@ -696,7 +663,6 @@ TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
             0u)
       << reports()[0].text;
   openreg_faults_end(faults);
-  release(alive);
 }
 
 // More streams than can be followed: what was known before is forgotten, and no order is lost on the way through them.
@@ -710,7 +676,6 @@ TEST_F(RacesTest, ManyStreams) {
   EXPECT_EQ(kinds(), Kinds{});
   write(3000, block, 64);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_WRITE_WRITE});
-  release(block);
 }
 
 // Peers are copied between in order with the current streams of both devices.
@@ -727,8 +692,6 @@ TEST_F(RacesTest, CopiesBetweenDevices) {
   ASSERT_EQ(openreg_memset_async(1, other, there, 1, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_WRITE_WRITE});
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
-  release(here);
-  release(there);
 }
 
 // The variable switches detection on with the device table, and off with it; a bad value is told.
@@ -787,7 +750,7 @@ TEST_F(RacesTest, AgreesWithASimpleModel) {
           const openreg_event event = record(streams[stream]);
           EXPECT_EQ(openreg_stream_wait_event(0, streams[other], event), OPENREG_OK);
           learn(known[other], known[stream]);
-          EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
+          destroy(event);
           break;
         }
         case 1:
@@ -815,7 +778,6 @@ TEST_F(RacesTest, AgreesWithASimpleModel) {
       ASSERT_EQ(openreg_races_count() > 0, expected) << program << " " << step;
     }
   }
-  release(block);
 }
 
 }  // namespace

@@ -48,8 +48,7 @@ class RecorderTest : public SimDevicesTest {
   }
   // Fills `times` times, and waits.
   static void work(int times, openreg_stream stream = 0) {
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, 4096, &block), OPENREG_OK) << last_message();
+    void* const block = allocate(0, 4096);
     for (int i = 0; i < times; ++i) {
       ASSERT_EQ(openreg_memset_async(0, stream, block, 1, 100 + static_cast<size_t>(i)), OPENREG_OK);
     }
@@ -174,8 +173,7 @@ TEST_F(RecorderTest, WritesOnlyItsOwnFile) {
 TEST_F(RecorderTest, WrittenAtAnError) {
   set("OPENREG_FLIGHT_RECORDER", "100");
   set("OPENREG_SIM_FAULTS", "error at fill 2; nomem at 2");
-  void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 64, &block), OPENREG_OK) << last_message();
+  void* block = allocate(0, 64);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_EQ(openreg_malloc(0, 0, 64, &block), OPENREG_E_NOMEM);
   EXPECT_NE(access(file().c_str(), F_OK), 0);
@@ -264,19 +262,16 @@ TEST_F(RecorderTest, WrittenOnASmallStack) {
 TEST_F(RecorderTest, Threads) {
   ASSERT_EQ(openreg_flight_recorder_start(32), OPENREG_OK);
   std::atomic<bool> stops{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&stops] {
-      while (!stops) openreg_operator_ended(0, 0, "aten::a_name_that_is_long_enough_to_be_cut_at_its_end");
-    });
-  }
+  Threads threads(3, [&stops] {
+    while (!stops) openreg_operator_ended(0, 0, "aten::a_name_that_is_long_enough_to_be_cut_at_its_end");
+  });
   work(1);
   for (int i = 0; i < 20; ++i) {
     const std::string text = written();
     EXPECT_EQ(count(text, "{\"ph\":\"X\""), count(text, "\"}}") - count(text, "process_name"));
   }
   stops = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
 }
 
 // A bad number is warned of, and nothing is recorded

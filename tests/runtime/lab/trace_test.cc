@@ -9,12 +9,7 @@
 #include "../gate.h"
 #include "runtime_test.h"
 
-using openreg_test::hidden_from_host;
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 struct Told {
@@ -202,8 +197,7 @@ TEST_F(TraceTest, Kernels) {
   ASSERT_EQ(openreg_device_get_kernels(0, &table), OPENREG_OK) << last_message();
   start();
   std::string name(200, 'x');
-  openreg_kernel_call call{};
-  call.struct_size = sizeof call;
+  auto call = sized<openreg_kernel_call>();
   call.name = name.c_str();
   kernel_answer = OPENREG_OK;
   ASSERT_EQ(openreg_kernel_run(kernels_given, 0, 0, &call), OPENREG_OK) << last_message();
@@ -263,17 +257,13 @@ TEST_F(TraceTest, OneOfSeveralStarts) {
   const openreg_tracer tracer = {sizeof tracer, 0, nullptr, nullptr, [](void*, const openreg_trace_record*) {}};
   for (int round = 0; round < 50; ++round) {
     std::atomic<int> waiting{4}, begun{0}, busy{0};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 4; ++i) {
-      threads.emplace_back([&] {
-        --waiting;
-        while (waiting.load() > 0) std::this_thread::yield();
-        const openreg_status status = openreg_trace_start(&tracer);
-        begun += status == OPENREG_OK;
-        busy += status == OPENREG_E_BUSY;
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    Threads(4, [&] {
+      --waiting;
+      while (waiting.load() > 0) std::this_thread::yield();
+      const openreg_status status = openreg_trace_start(&tracer);
+      begun += status == OPENREG_OK;
+      busy += status == OPENREG_E_BUSY;
+    }).join();
     EXPECT_EQ(begun.load(), 1);
     EXPECT_EQ(busy.load(), 3);
     ASSERT_EQ(openreg_trace_stop(), OPENREG_OK);
@@ -304,8 +294,7 @@ TEST_F(TraceTest, StopAndShutdown) {
 // A call that queues its work after the end of the trace in which it began leaves nothing behind
 TEST_F(TraceTest, WorkThatIsQueuedAfterTheEnd) {
   static const openreg_observer stops_at_the_begin = [] {
-    openreg_observer made{};
-    made.struct_size = sizeof made;
+    auto made = sized<openreg_observer>();
     made.span = [](void*, int32_t step, const openreg_span*, void**) {
       if (step == OPENREG_SPAN_BEGIN) {
         EXPECT_EQ(openreg_trace_stop(), OPENREG_OK) << last_message();
@@ -353,7 +342,7 @@ TEST_F(TraceTest, ThreadsAndStops) {
   for (const auto& told : told()) EXPECT_TRUE(tags.insert(told.record.tag).second) << "told twice";
 }
 
-openreg_test::Gate gate;
+Gate gate;
 constexpr char kSync[] = "event_sync";
 
 // A flush that waits for a device keeps no other thread's traced calls waiting.
@@ -361,7 +350,7 @@ TEST_F(TraceTest, AFlushDelaysNobodyElse) {
   use_full_toy([](openreg_driver& table) {
     table.event_sync = [](openreg_instance instance, int32_t device, openreg_driver_event event) {
       gate.pass(kSync);
-      return openreg_test::toy().table()->event_sync(instance, device, event);
+      return toy().table()->event_sync(instance, device, event);
     };
   });
   start();
@@ -392,3 +381,4 @@ TEST_F(TraceTest, ForkedChild) {
 }
 
 }  // namespace
+}  // namespace openreg_test

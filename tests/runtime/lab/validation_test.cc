@@ -14,13 +14,7 @@
 #include "../../drivers/mutants/mutants.h"
 #include "validation_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::has;
-using openreg_test::kReport;
-using openreg_test::last_message;
-using openreg_test::ValidationLayerTest;
-using openreg_test::ValidationTest;
-
+namespace openreg_test {
 namespace {
 
 void wait_a_while(void* milliseconds) {
@@ -310,24 +304,20 @@ TEST_F(ValidationLayerTest, HostFunctionOutlivesClose) {
 // Many threads allocate, copy, record and free: the driver may give an address again while its last free returns.
 TEST_F(ValidationLayerTest, Threads) {
   open();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([this, i] {
-      char bytes[512] = {0};
-      for (int round = 0; round < 300; ++round) {
-        void* memory = nullptr;
-        openreg_driver_event event = nullptr;
-        EXPECT_EQ(table_.mem_alloc(layer_, i % 2, Bytes(512), &memory), OPENREG_OK);
-        EXPECT_EQ(table_.copy(layer_, i % 2, nullptr, memory, i % 2, bytes, -1, sizeof bytes), OPENREG_OK);
-        EXPECT_EQ(table_.event_create(layer_, i % 2, 0, &event), OPENREG_OK);
-        EXPECT_EQ(table_.event_record(layer_, i % 2, nullptr, event), OPENREG_OK);
-        EXPECT_EQ(table_.event_sync(layer_, i % 2, event), OPENREG_OK);
-        EXPECT_EQ(table_.event_destroy(layer_, i % 2, event), OPENREG_OK);
-        EXPECT_EQ(table_.mem_free(layer_, i % 2, memory), OPENREG_OK);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(8, [this](int i) {
+    char bytes[512] = {0};
+    for (int round = 0; round < 300; ++round) {
+      void* memory = nullptr;
+      openreg_driver_event event = nullptr;
+      EXPECT_EQ(table_.mem_alloc(layer_, i % 2, Bytes(512), &memory), OPENREG_OK);
+      EXPECT_EQ(table_.copy(layer_, i % 2, nullptr, memory, i % 2, bytes, -1, sizeof bytes), OPENREG_OK);
+      EXPECT_EQ(table_.event_create(layer_, i % 2, 0, &event), OPENREG_OK);
+      EXPECT_EQ(table_.event_record(layer_, i % 2, nullptr, event), OPENREG_OK);
+      EXPECT_EQ(table_.event_sync(layer_, i % 2, event), OPENREG_OK);
+      EXPECT_EQ(table_.event_destroy(layer_, i % 2, event), OPENREG_OK);
+      EXPECT_EQ(table_.mem_free(layer_, i % 2, memory), OPENREG_OK);
+    }
+  }).join();
   close();
   EXPECT_EQ(reports().size(), 0u);
 }
@@ -345,3 +335,4 @@ TEST_F(ValidationTest, Variable) {
 }
 
 }  // namespace
+}  // namespace openreg_test

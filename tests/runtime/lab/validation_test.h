@@ -54,8 +54,7 @@ class ValidationLayerTest : public ValidationTest {
     ASSERT_EQ(table_.device_count(layer_, &count), OPENREG_OK);
     ASSERT_EQ(count, 2);
     for (int32_t i = 0; i < count; ++i) {
-      openreg_device_info info{};
-      info.struct_size = sizeof info;
+      auto info = sized<openreg_device_info>();
       ASSERT_EQ(table_.device_info(layer_, i, &info), OPENREG_OK);
     }
   }

@@ -24,8 +24,7 @@ inline std::vector<openreg_block_info> snapshot(int32_t device) {
 }
 
 inline openreg_memory_stats stats_of(int32_t device) {
-  openreg_memory_stats stats{};
-  stats.struct_size = sizeof stats;
+  auto stats = sized<openreg_memory_stats>();
   EXPECT_EQ(openreg_memory_get_stats(device, &stats), OPENREG_OK) << last_message();
   return stats;
 }
@@ -104,14 +103,6 @@ inline void check_cache(int32_t device) {
     ASSERT_GE(stats.active[pool].peak, stats.allocation[pool].peak);
   }
 }
-
-inline void* allocate(int32_t device, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
-  void* block = nullptr;
-  EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
-  return block;
-}
-
-inline void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
 
 }  // namespace openreg_test
 

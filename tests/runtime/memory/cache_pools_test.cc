@@ -15,13 +15,7 @@
 #include "cache_check.h"
 #include "sanitizer.h"
 
-using openreg_test::allocate;
-using openreg_test::check_cache;
-using openreg_test::last_message;
-using openreg_test::release;
-using openreg_test::snapshot;
-using openreg_test::stats_of;
-
+namespace openreg_test {
 namespace {
 
 constexpr size_t kMib = 1024 * 1024;
@@ -32,29 +26,20 @@ std::vector<openreg_memory_event> events;
 // Keeps what the allocator does.
 const openreg_observer& keeper() {
   static const openreg_observer observer = [] {
-    openreg_observer made{};
-    made.struct_size = sizeof made;
+    auto made = sized<openreg_observer>();
     made.memory = [](void*, const openreg_memory_event* event) { events.push_back(*event); };
     return made;
   }();
   return observer;
 }
 
-class CachePoolsTest : public openreg_test::SimDevicesTest {
+class CachePoolsTest : public SimDevicesTest {
  protected:
   void TearDown() override {
     EXPECT_EQ(openreg_observe(&keeper(), 0), OPENREG_OK);
-    auto settings = defaults();
-    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+    use_settings([](auto&) {});
     openreg_allocator_set_caching(1);
     SimDevicesTest::TearDown();
-  }
-
-  static openreg_allocator_settings defaults() {
-    openreg_allocator_settings settings{};
-    settings.struct_size = sizeof settings;
-    EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-    return settings;
   }
 
   static void* allocate_in(openreg_memory_pool_id id, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
@@ -135,22 +120,22 @@ TEST_F(CachePoolsTest, BadSettings) {
     EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_E_INVALID);
     EXPECT_NE(last_message().find(name), std::string::npos) << last_message();
   };
-  auto settings = defaults();
+  auto settings = default_settings();
   settings.max_split_size = kMib;
   refused(settings, "max_split_size");
-  settings = defaults();
+  settings = default_settings();
   settings.large_segment_size = kMib;
   refused(settings, "large_segment_size");
   for (const double wrong : {-0.5, 1.0, std::nan("")}) {
-    settings = defaults();
+    settings = default_settings();
     settings.garbage_collection_threshold = wrong;
     refused(settings, "garbage_collection_threshold");
-    settings = defaults();
+    settings = default_settings();
     settings.memory_fraction = wrong == 1.0 ? 1.5 : wrong;
     refused(settings, "memory_fraction");
     EXPECT_EQ(openreg_memory_set_fraction(0, settings.memory_fraction), OPENREG_E_INVALID);
   }
-  settings = defaults();
+  settings = default_settings();
   settings.roundup_divisions[3] = 6;
   refused(settings, "roundup_divisions[3]");
   settings.struct_size = 4;
@@ -158,8 +143,7 @@ TEST_F(CachePoolsTest, BadSettings) {
   EXPECT_EQ(openreg_allocator_set_settings(nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_allocator_get_settings(nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_get_fraction(0, nullptr), OPENREG_E_INVALID);
-  openreg_allocator_settings now{};
-  now.struct_size = sizeof now;
+  auto now = sized<openreg_allocator_settings>();
   ASSERT_EQ(openreg_allocator_get_settings(&now), OPENREG_OK);
   EXPECT_EQ(now.max_split_size, UINT64_MAX);
   EXPECT_EQ(now.memory_fraction, 1.0);
@@ -168,9 +152,7 @@ TEST_F(CachePoolsTest, BadSettings) {
 // A driver without growing segments: one warning, however often it is asked for, and ordinary segments.
 TEST_F(CachePoolsTest, GrowingSegmentsThatADriverLacks) {
   use_full_toy([](openreg_driver& table) { table.extension = nullptr; });
-  auto settings = defaults();
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   void* blocks[] = {allocate(0, 100), allocate(0, 2 * kMib), allocate(0, 30 * kMib)};
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "expandable_segments is ignored"), 1);
   EXPECT_EQ(stats_of(0).segment[0].current, 3);
@@ -182,9 +164,7 @@ TEST_F(CachePoolsTest, GrowingSegmentsThatADriverLacks) {
 
 // On the simulated devices a pool has one segment, which grows in place, and gives its end back.
 TEST_F(CachePoolsTest, GrowingSegments) {
-  auto settings = defaults();
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   events.clear();
   ASSERT_EQ(openreg_observe(&keeper(), OPENREG_OBSERVE_MEMORY), OPENREG_OK);
   void* first = allocate(0, 3 * kMib);
@@ -198,9 +178,7 @@ TEST_F(CachePoolsTest, GrowingSegments) {
   uint64_t unused = 0, total = 0;
   ASSERT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total - unused, 32 * kMib);
-  openreg_pointer_info beyond{};
-  beyond.struct_size = sizeof beyond;
-  ASSERT_EQ(openreg_pointer_get_info(static_cast<char*>(first) + 32 * kMib, &beyond), OPENREG_OK);
+  auto beyond = pointer_info(static_cast<char*>(first) + 32 * kMib);
   EXPECT_EQ(beyond.kind, OPENREG_POINTER_UNKNOWN);
   EXPECT_EQ(openreg_free(static_cast<char*>(first) + 32 * kMib), OPENREG_E_INVALID);
 
@@ -232,9 +210,7 @@ TEST_F(CachePoolsTest, GrowingSegments) {
 
 // Where a segment has grown, memory keeps what is in it; the device's memory is all there is, and out of memory says so.
 TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
-  auto settings = defaults();
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   void* first = allocate(0, 2 * kMib);
   void* alias = nullptr;
   ASSERT_EQ(openreg_host_alias(first, &alias), OPENREG_OK);
@@ -247,32 +223,24 @@ TEST_F(CachePoolsTest, GrowingKeepsContentsAndLimits) {
   second = allocate(0, 50 * kMib);  // more than the addresses of the first segment: the cached end goes back for it
   check_cache(0);
   EXPECT_EQ(*static_cast<int*>(alias), 77);
-  release(first);
-  release(second);
 }
 
 // Threads that fill a device together through one growing segment: where one finds the segment being changed by another
 // it waits and tries again, so none is refused while there is room for all.
 TEST_F(CachePoolsTest, ThreadsGrowOneSegment) {
-  auto settings = defaults();
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   constexpr int kThreads =
       4;  // each has 6 of 64 MiB at most; a large segment grows by 20, and there are addresses for two
   std::atomic<int> refused{0};
-  std::vector<std::thread> threads;
-  for (int id = 0; id < kThreads; ++id) {
-    threads.emplace_back([&, id] {
-      for (int step = 0; step < 400; ++step) {
-        void* block = nullptr;
-        const size_t size = static_cast<size_t>(2 + (step * 7 + id * 3) % 5) * kMib;
-        if (openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) != OPENREG_OK) ++refused;
-        openreg_free(block);
-        if (step % 8 == id && openreg_memory_empty_cache(0) != OPENREG_OK) ++refused;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(kThreads, [&](int id) {
+    for (int step = 0; step < 400; ++step) {
+      void* block = nullptr;
+      const size_t size = static_cast<size_t>(2 + (step * 7 + id * 3) % 5) * kMib;
+      if (openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) != OPENREG_OK) ++refused;
+      openreg_free(block);
+      if (step % 8 == id && openreg_memory_empty_cache(0) != OPENREG_OK) ++refused;
+    }
+  }).join();
   EXPECT_EQ(refused, 0) << last_message();
   check_cache(0);
 }
@@ -280,7 +248,7 @@ TEST_F(CachePoolsTest, ThreadsGrowOneSegment) {
 // The free end of a growing segment that max_split_size keeps whole is neither split nor grown for a smaller request; one
 // for a request above the limit is no bigger than what such a request may have.
 TEST_F(CachePoolsTest, GrowingSegmentsKeepTheSplitLimit) {
-  auto settings = defaults();
+  auto settings = default_settings();
   settings.expandable_segments = 1;
   settings.max_split_size = 20 * kMib;
   settings.max_non_split_rounding = 4 * kMib;
@@ -303,9 +271,7 @@ TEST_F(CachePoolsTest, GrowingSegmentsKeepTheSplitLimit) {
 
 // Warm blocks join their free neighbours before a segment grows: if the request fits then, the driver isn't called.
 TEST_F(CachePoolsTest, GrowingSegmentsLookBeforeTheyGrow) {
-  auto settings = defaults();
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   void* first = allocate(0, kMib);
   std::vector<void*> warm;
   for (int i = 0; i < 16; ++i) warm.push_back(allocate(0, 8 << 10));
@@ -322,30 +288,26 @@ TEST_F(CachePoolsTest, GrowingSegmentsLookBeforeTheyGrow) {
 // Many threads with sizes around the limit, on a device that is nearly full: nothing that a thread has looked at is taken for
 // granted after the driver was called without the lock.
 TEST_F(CachePoolsTest, ThreadsGrowSegmentsWithASplitLimit) {
-  auto settings = defaults();
+  auto settings = default_settings();
   settings.expandable_segments = 1;
   settings.max_split_size = 20 * kMib;
   ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
-  std::vector<std::thread> threads;
-  for (unsigned id = 0; id < 4; ++id) {
-    threads.emplace_back([id] {
-      std::mt19937 random(id);
-      std::vector<void*> mine;
-      for (int step = 0; step < 3000; ++step) {
-        void* block = nullptr;
-        const size_t size = random() % 3 == 0 ? 1 + random() % kMib : 1 + random() % (22 * kMib);
-        if (mine.size() < 4 && openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) == OPENREG_OK)
-          mine.push_back(block);
-        while (mine.size() > random() % 5) {
-          release(mine.back());
-          mine.pop_back();
-        }
-        if (random() % 50 == 0) (void)!openreg_memory_empty_cache(0);
+  Threads(4, [](unsigned id) {
+    std::mt19937 random(id);
+    std::vector<void*> mine;
+    for (int step = 0; step < 3000; ++step) {
+      void* block = nullptr;
+      const size_t size = random() % 3 == 0 ? 1 + random() % kMib : 1 + random() % (22 * kMib);
+      if (mine.size() < 4 && openreg_malloc(0, OPENREG_STREAM_DEFAULT, size, &block) == OPENREG_OK)
+        mine.push_back(block);
+      while (mine.size() > random() % 5) {
+        release(mine.back());
+        mine.pop_back();
       }
-      for (void* block : mine) release(block);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+      if (random() % 50 == 0) (void)!openreg_memory_empty_cache(0);
+    }
+    for (void* block : mine) release(block);
+  }).join();
   check_cache(0);
   ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
   EXPECT_EQ(reserved(), 0);
@@ -396,9 +358,7 @@ TEST_F(CachePoolsTest, ThreadsThatEndInsideAPool) {
 
 // large_segment_size is the size of segments for blocks between 1 and 10 MiB.
 TEST_F(CachePoolsTest, LargeSegmentSize) {
-  auto settings = defaults();
-  settings.large_segment_size = 32 * kMib;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.large_segment_size = 32 * kMib; });
   void* block = allocate(0, 2 * kMib);
   EXPECT_EQ(reserved(), static_cast<int64_t>(32 * kMib));
   release(block);
@@ -407,18 +367,14 @@ TEST_F(CachePoolsTest, LargeSegmentSize) {
 
 // A request that rounding makes larger is still freed, counted and known by the bytes that were asked for.
 TEST_F(CachePoolsTest, RoundingKeepsTheRequestedSize) {
-  auto settings = defaults();
-  std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) {
+    std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
+  });
   void* block = allocate(0, 5 * kMib);
   EXPECT_EQ(info_of(block).size, 6 * kMib);
   EXPECT_EQ(info_of(block).requested, 5 * kMib);
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  ASSERT_EQ(openreg_pointer_get_info(block, &info), OPENREG_OK);
-  EXPECT_EQ(info.size, 5 * kMib);
+  EXPECT_EQ(pointer_info(block).size, 5 * kMib);
   check_cache(0);
-  release(block);
 }
 
 // What a driver allocates at once is no less for a program that has requests rounded.
@@ -430,9 +386,9 @@ TEST_F(CachePoolsTest, RoundingStaysBelowTheMostOfOneAllocation) {
       return openreg_status{OPENREG_OK};
     };
   });
-  auto settings = defaults();
-  std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) {
+    std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
+  });
   void* const block = allocate(0, 9 * kMib / 2);  // 6 MiB by the settings
   EXPECT_EQ(info_of(block).size, 5 * kMib);       // the segment, of which no rest is split off
   release(block);
@@ -441,7 +397,7 @@ TEST_F(CachePoolsTest, RoundingStaysBelowTheMostOfOneAllocation) {
 
 // Each interval between powers of two has its own number of steps; the first one is for all that is smaller too.
 TEST_F(CachePoolsTest, RoundingByInterval) {
-  auto settings = defaults();
+  auto settings = default_settings();
   settings.roundup_divisions[0] = 4;
   settings.roundup_divisions[2] = 2;
   ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
@@ -460,9 +416,7 @@ TEST_F(CachePoolsTest, RoundingByInterval) {
 
 // From the limit on, and not below, blocks and their segments count as oversize, as long as they live.
 TEST_F(CachePoolsTest, OversizeIsCounted) {
-  auto settings = defaults();
-  settings.max_split_size = 32 * kMib;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.max_split_size = 32 * kMib; });
   const auto oversize = [] {
     const auto stats = stats_of(0);
     return std::pair(stats.oversize_allocations.current, stats.oversize_segments.current);
@@ -528,15 +482,13 @@ TEST_F(CachePoolsTest, Fraction) {
   ASSERT_EQ(openreg_memory_get_fraction(0, &fraction), OPENREG_OK);
   EXPECT_EQ(fraction, 0.5);
   release(allocate(0, 20 * kMib));
-  void* block = allocate(0, 30 * kMib);
+  allocate(0, 30 * kMib);
   EXPECT_EQ(reserved(), static_cast<int64_t>(30 * kMib));
   void* more = nullptr;
   EXPECT_EQ(openreg_malloc(0, OPENREG_STREAM_DEFAULT, 4 * kMib, &more), OPENREG_E_NOMEM);
   EXPECT_NE(last_message().find("limited to 32.00 MiB"), std::string::npos) << last_message();
   EXPECT_EQ(stats_of(0).num_ooms, 1);
-  void* elsewhere = allocate(1, 50 * kMib);
-  release(block);
-  release(elsewhere);
+  allocate(1, 50 * kMib);
 }
 
 // One release too many does not free a pool that a thread is in.
@@ -658,7 +610,6 @@ TEST_F(CachePoolsTest, ShutdownWithPools) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   void* block = allocate(0, 100);
   EXPECT_EQ(info_of(block).pool.second, 0u);
-  release(block);
 }
 
 // Every event, in order, with its figures; none when nobody listens.
@@ -693,3 +644,4 @@ TEST_F(CachePoolsTest, Events) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -21,11 +21,7 @@
 
 #include "cache_check.h"
 
-using openreg_test::check_cache;
-using openreg_test::last_message;
-using openreg_test::snapshot;
-using openreg_test::stats_of;
-
+namespace openreg_test {
 namespace {
 
 constexpr size_t kKib = 1024, kMib = 1024 * kKib;
@@ -307,15 +303,14 @@ class Player {
 
 const openreg_observer& listener() {
   static const openreg_observer observer = [] {
-    openreg_observer made{};
-    made.struct_size = sizeof made;
+    auto made = sized<openreg_observer>();
     made.memory = listen;
     return made;
   }();
   return observer;
 }
 
-class CacheStressTest : public openreg_test::SimDevicesTest {
+class CacheStressTest : public SimDevicesTest {
  protected:
   void SetUp() override {
     SimDevicesTest::SetUp();
@@ -325,10 +320,7 @@ class CacheStressTest : public openreg_test::SimDevicesTest {
 
   void TearDown() override {
     EXPECT_EQ(openreg_observe(&listener(), 0), OPENREG_OK);
-    openreg_allocator_settings settings{};
-    settings.struct_size = sizeof settings;
-    EXPECT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-    EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+    use_settings([](auto&) {});
     openreg_allocator_set_caching(1);
     SimDevicesTest::TearDown();
   }
@@ -365,9 +357,7 @@ class CacheStressTest : public openreg_test::SimDevicesTest {
   }
 
   static void change_settings(std::mt19937& random) {
-    openreg_allocator_settings settings{};
-    settings.struct_size = sizeof settings;
-    ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
+    auto settings = default_settings();
     if (random() % 2 == 0) settings.max_split_size = 20 * kMib;
     if (random() % 2 == 0) settings.garbage_collection_threshold = 0.4;
     if (random() % 4 == 0) settings.memory_fraction = 0.7;
@@ -461,3 +451,4 @@ TEST_F(CacheStressTest, Threads) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -13,22 +13,14 @@
 #include "../gate.h"
 #include "cache_check.h"
 
-using openreg_test::allocate;
-using openreg_test::check_cache;
-using openreg_test::last_message;
-using openreg_test::release;
-using openreg_test::RuntimeTest;
-using openreg_test::snapshot;
-using openreg_test::stats_of;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 std::atomic<int> allocations{0};  // of use_addresses_only()
 
 constexpr size_t kKib = 1024, kMib = 1024 * kKib;
 
-class CacheTest : public openreg_test::SimDevicesTest {};
+class CacheTest : public SimDevicesTest {};
 
 // A block is a multiple of 512 bytes, from segments of 2 MiB, of 20 MiB, or of its own size rounded up to 2 MiB.
 TEST_F(CacheTest, SegmentSizes) {
@@ -140,7 +132,7 @@ TEST_F(CacheTest, ReusesWithoutTheDriver) {
 
 // A driver of addresses without memory behind them, for tests with many large blocks that nobody touches.
 void use_addresses_only(openreg_driver& table) {
-  openreg_test::hide_from_host(table);
+  hide_from_host(table);
   table.mem_alloc = [](openreg_instance, int32_t, const openreg_alloc_info* info, void** out) {
     static std::atomic<uintptr_t> next{uintptr_t{1} << 40};
     *out = reinterpret_cast<void*>(next.fetch_add(info->size));
@@ -250,11 +242,10 @@ TEST_F(CacheTest, BadFrees) {
   ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
   EXPECT_EQ(openreg_free(alias), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "alias");
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 4096, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(4096);
   EXPECT_EQ(openreg_free(pinned), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "pinned");
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
+  free_pinned(pinned);
 
   release(block);
   for (int i = 0; i < 2; ++i) {
@@ -354,8 +345,6 @@ TEST_F(CacheTest, RecordedStreamOfALostDevice) {
   EXPECT_EQ(openreg_memset_async(2, OPENREG_STREAM_DEFAULT, used, 1, 64), OPENREG_E_DEVICE_LOST);
   release(block);
   EXPECT_EQ(allocate(0, 4 * kMib), block);
-  release(block);
-  release(used);
 }
 
 // Several streams: the slowest decides. A block that waits does not keep openreg_shutdown() from working.
@@ -391,8 +380,7 @@ TEST_F(CacheTest, SeveralRecordedStreams) {
 TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   set("OPENREG_SIM_DEVICES", "1");
   const openreg_stream stream = from_pool(0);
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 32 * kMib, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(32 * kMib);
   void* block = allocate(0, 40 * kMib);
   for (int i = 0; i < 4; ++i)
     ASSERT_EQ(openreg_memcpy_async(0, stream, block, 0, pinned, OPENREG_HOST, 32 * kMib), OPENREG_OK);
@@ -403,8 +391,6 @@ TEST_F(CacheTest, OutOfMemoryWaitsForStreams) {
   EXPECT_EQ(openreg_stream_query(0, stream, &done), OPENREG_OK);
   EXPECT_EQ(done, 1);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);  // a success leaves the last error alone
-  release(block);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // Where a marker can't be had, the stream is waited for instead; where that fails too, the block stays allocated.
@@ -435,7 +421,7 @@ TEST_F(CacheTest, MarkerFailures) {
 }
 
 // A driver whose calls for events wait for the test.
-openreg_test::Gate gate;
+Gate gate;
 constexpr char kRecord[] = "event_record", kQuery[] = "event_query", kSync[] = "event_sync";
 
 void wait_at_gate(openreg_driver& table) {
@@ -551,17 +537,15 @@ TEST_F(CacheTest, FlushesBeforeGivingUp) {
   const openreg_stream stream = from_pool(0);
   release(allocate(0, 20 * kMib));
   release(allocate(0, 24 * kMib, stream));
-  void* kept = allocate(0, 1024);
+  allocate(0, 1024);
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, static_cast<int64_t>(46 * kMib));
-  void* block = allocate(0, 60 * kMib);
+  allocate(0, 60 * kMib);
   EXPECT_EQ(stats_of(0).reserved_bytes[0].current, static_cast<int64_t>(62 * kMib));
   EXPECT_EQ(stats_of(0).num_alloc_retries, 1);
   EXPECT_EQ(stats_of(0).num_ooms, 0);
   EXPECT_EQ(stats_of(0).num_device_free, 2);
   EXPECT_EQ(openreg_last_error()->code, OPENREG_OK);
   check_cache(0);
-  release(block);
-  release(kept);
 }
 
 // A driver that can't say how much is free: the figures come from the runtime's books.
@@ -575,7 +559,7 @@ TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
   EXPECT_EQ(openreg_last_error()->vendor_code, 42);
   release(kept);
   // What was freed serves the request: no more out of memory.
-  release(allocate(0, 512 * kMib));
+  allocate(0, 512 * kMib);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -634,10 +618,7 @@ TEST_F(CacheTest, MostOfOneAllocation) {
       return toy().table()->mem_alloc(instance, dev, info, out);
     };
   });
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(0, &properties), OPENREG_OK);
-  EXPECT_EQ(properties.max_allocation, 4 * kMib + 100);
+  EXPECT_EQ(properties_of(0).max_allocation, 4 * kMib + 100);
   void* const whole = allocate(0, 4 * kMib);
   void* const part = allocate(0, 3 * kMib);
   EXPECT_EQ(largest, 4 * kMib);
@@ -724,7 +705,7 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   use_full_toy([&](openreg_driver& table) {
     table.mem_alloc = alloc;
     table.mem_free = free;
-    openreg_test::hide_from_host(table);
+    hide_from_host(table);
   });
   next = reinterpret_cast<char*>(uintptr_t{7} << 30);
   void* first = allocate(0, 4 * kMib);  // a segment of 20 MiB
@@ -744,21 +725,16 @@ TEST_F(CacheTest, DriverGivesImpossibleMemory) {
   }
   // Right behind, and right before, is fine; so is a start in the middle of a granule of the address map.
   next = reinterpret_cast<char*>((uintptr_t{7} << 30) + 20 * kMib);
-  void* second = allocate(1, 21 * kMib);
+  allocate(1, 21 * kMib);
   next = reinterpret_cast<char*>((uintptr_t{7} << 30) + 42 * kMib + 512);
   void* third = allocate(1, 26 * kMib);
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(third) + 26 * kMib - 1, &info), OPENREG_OK);
+  auto info = pointer_info(static_cast<char*>(third) + 26 * kMib - 1);
   EXPECT_EQ(info.base, third);
   EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(first) + 4 * kMib - 1, &info), OPENREG_OK);
   EXPECT_EQ(info.base, first);
   EXPECT_EQ(info.device, 0);
   EXPECT_EQ(openreg_pointer_get_info(static_cast<char*>(third) - 1, &info), OPENREG_OK);
   EXPECT_EQ(info.kind, OPENREG_POINTER_UNKNOWN);
-  release(first);
-  release(second);
-  release(third);
 }
 
 // A driver that fails to take memory back: the segment stays in the cache, whole and usable, and goes at the next try.
@@ -851,8 +827,7 @@ TEST_F(CacheTest, EveryDriverCallFails) {
 // Statistics
 
 TEST_F(CacheTest, Statistics) {
-  openreg_memory_stats zero{};
-  zero.struct_size = sizeof zero;
+  auto zero = sized<openreg_memory_stats>();
   zero.max_split_size = -1;
   const auto fresh = stats_of(0);
   EXPECT_EQ(std::memcmp(&fresh, &zero, sizeof zero), 0);
@@ -932,7 +907,7 @@ TEST_F(CacheTest, LockIsWaitedFor) {
     *static_cast<std::atomic<int>*>(ctx) = 1;
     for (const auto& thread : waiting) {
       while (thread == 0) std::this_thread::yield();
-      openreg_test::await_sleep(thread);
+      await_sleep(thread);
     }
     return 1;
   };
@@ -1014,7 +989,7 @@ TEST_F(CacheTest, RefusedWhileASegmentComes) {
     other = allocate(0, 3 * kMib);
   });
   while (asked < 3) std::this_thread::yield();  // refused, and once more after it has given back what there was
-  openreg_test::await_sleep(waiter);
+  await_sleep(waiter);
   gate.open();
   first.join();
   second.join();
@@ -1030,11 +1005,7 @@ TEST_F(CacheTest, RefusedWhileASegmentComes) {
 
 // The same while another thread lets the pool's segment grow: it can't grow for both at a time.
 TEST_F(CacheTest, RefusedWhileASegmentGrows) {
-  openreg_allocator_settings settings = {};
-  settings.struct_size = sizeof settings;
-  ASSERT_EQ(openreg_allocator_default_settings(&settings), OPENREG_OK);
-  settings.expandable_segments = 1;
-  ASSERT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto& settings) { settings.expandable_segments = 1; });
   use_full_toy(grow_one_segment_at_gate);
   void* start = allocate(0, 20 * kMib);
   gate.close(kMap);
@@ -1047,7 +1018,7 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
     other = allocate(0, 20 * kMib);
   });
   while (asked < 2) std::this_thread::yield();
-  openreg_test::await_sleep(waiter);
+  await_sleep(waiter);
   gate.open();
   first.join();
   second.join();
@@ -1055,8 +1026,7 @@ TEST_F(CacheTest, RefusedWhileASegmentGrows) {
   EXPECT_EQ(other, static_cast<char*>(one) + 20 * kMib);
   for (void* block : {start, one, other}) release(block);
   check_cache(0);
-  settings.expandable_segments = 0;
-  EXPECT_EQ(openreg_allocator_set_settings(&settings), OPENREG_OK);
+  use_settings([](auto&) {});
 }
 
 // Several threads out of memory at once: whoever comes late finds what the first has freed.
@@ -1067,15 +1037,11 @@ TEST_F(CacheTest, ThreadsOutOfMemory) {
     for (int i = 0; i < 6; ++i) pieces.push_back(allocate(0, 10 * kMib));
     for (void* piece : pieces) release(piece);  // all is cached, in pieces that are too small
     std::atomic<int> refused{0};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i) {
-      threads.emplace_back([&] {
-        void* block = nullptr;
-        if (openreg_malloc(0, 0, 20 * kMib, &block) != OPENREG_OK) ++refused;
-        openreg_free(block);
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    Threads(kThreads, [&] {
+      void* block = nullptr;
+      if (openreg_malloc(0, 0, 20 * kMib, &block) != OPENREG_OK) ++refused;
+      openreg_free(block);
+    }).join();
     EXPECT_EQ(refused, 0);
     check_cache(0);
     EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
@@ -1083,3 +1049,4 @@ TEST_F(CacheTest, ThreadsOutOfMemory) {
 }
 
 }  // namespace
+}  // namespace openreg_test

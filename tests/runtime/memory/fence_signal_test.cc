@@ -8,10 +8,7 @@
 #include "cache_check.h"
 #include "sanitizer.h"
 
-using openreg_test::allocate;
-using openreg_test::release;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 // Ends the process from a signal handler. exit() is not meant for that, but it works here and writes the coverage.
@@ -173,3 +170,4 @@ TEST_F(FaultDeathTest, AliasIsNotFenced) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -7,10 +7,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 openreg_kernels* table = nullptr;  // what the driver's extension() gives
@@ -112,8 +109,7 @@ TEST_F(KernelsTest, MalformedTables) {
 // A kernel gets the ordinal, the stream and its entry; a refusal is no error, a failure names operator and driver.
 TEST_F(KernelsTest, Run) {
   set("OPENREG_WITH_KERNELS_VISIBLE_DEVICES", "1");
-  openreg_kernel_call call{};
-  call.struct_size = sizeof call;
+  auto call = sized<openreg_kernel_call>();
   call.name = "aten::mm";
   openreg_stream stream = 0;
   ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
@@ -139,8 +135,7 @@ TEST_F(KernelsTest, Run) {
 // Scratch memory is the device's, each piece apart, on the call's stream, and back in the cache when the call has returned,
 // so that the next one on the stream gets it again and what another stream wants doesn't.
 TEST_F(KernelsTest, Workspace) {
-  openreg_kernel_call call{};
-  call.struct_size = sizeof call;
+  auto call = sized<openreg_kernel_call>();
   call.name = "aten::mm";
   openreg_stream stream = 0, other = 0;
   ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
@@ -152,10 +147,7 @@ TEST_F(KernelsTest, Workspace) {
   std::set<void*> first(scratch, scratch + 20);
   EXPECT_EQ(first.size(), 20u);
   for (void* const block : first) {
-    openreg_pointer_info info{};
-    info.struct_size = sizeof info;
-    ASSERT_EQ(openreg_pointer_get_info(block, &info), OPENREG_OK) << last_message();
-    EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
+    EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_DEVICE);
   }
   scratch_count = 1;
   ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call), OPENREG_OK) << last_message();
@@ -169,8 +161,7 @@ TEST_F(KernelsTest, Workspace) {
 
 // A kernel that fails for want of scratch memory need not say why: the error has the reason of workspace().
 TEST_F(KernelsTest, NoWorkspace) {
-  openreg_kernel_call call{};
-  call.struct_size = sizeof call;
+  auto call = sized<openreg_kernel_call>();
   call.name = "aten::mm";
   scratch_count = 1;
   scratch_sizes[0] = uint64_t(1) << 46;
@@ -187,8 +178,7 @@ TEST_F(KernelsTest, NoWorkspace) {
 
 // Where scratch memory can't be given back, the call says so, unless the kernel has failed before.
 TEST_F(KernelsTest, WorkspaceThatIsGone) {
-  openreg_kernel_call call{};
-  call.struct_size = sizeof call;
+  auto call = sized<openreg_kernel_call>();
   call.name = "aten::mm";
   scratch_count = 2;
   scratch_sizes[0] = scratch_sizes[1] = 3000;
@@ -207,3 +197,4 @@ TEST_F(KernelsTest, WorkspaceThatIsGone) {
 }
 
 }  // namespace
+}  // namespace openreg_test

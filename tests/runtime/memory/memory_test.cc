@@ -9,13 +9,7 @@
 
 #include "cache_check.h"
 
-using openreg_test::allocate;
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::release;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 constexpr size_t kMib = size_t{1} << 20;
@@ -36,16 +30,9 @@ void write(void* block, int32_t device, const std::vector<unsigned char>& bytes)
   EXPECT_EQ(openreg_memcpy(block, device, bytes.data(), OPENREG_HOST, bytes.size()), OPENREG_OK) << last_message();
 }
 
-openreg_pointer_info query(const void* ptr) {
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  EXPECT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK) << last_message();
-  return info;
-}
-
 char* at(void* base, size_t offset) { return static_cast<char*>(base) + offset; }
 
-class MemoryTest : public openreg_test::SimDevicesTest {};
+class MemoryTest : public SimDevicesTest {};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Copies
@@ -78,15 +65,12 @@ TEST_F(MemoryTest, CopiesInAllDirections) {
 TEST_F(MemoryTest, AsynchronousCopies) {
   constexpr size_t kSize = 2 * kMib + 3;
   const auto bytes = pattern(kSize, 2);
-  void *from = nullptr, *to = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, kSize, &from), OPENREG_OK);
-  ASSERT_EQ(openreg_host_alloc(0, kSize, &to), OPENREG_OK);
+  void *const from = make_pinned(kSize), *const to = make_pinned(kSize);
   std::memcpy(from, bytes.data(), kSize);
   void* a = allocate(0, kSize);
   void* b = allocate(1, kSize);
   const openreg_stream first = from_pool(0), second = from_pool(1);
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   for (int round = 0; round < 20; ++round) {
     std::memset(to, 0, kSize);
     ASSERT_EQ(openreg_memcpy_async(0, first, a, 0, from, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
@@ -113,11 +97,6 @@ TEST_F(MemoryTest, AsynchronousCopies) {
   std::vector<unsigned char> copy(kSize);
   EXPECT_EQ(openreg_memcpy_async(-5, 12345, copy.data(), OPENREG_HOST, from, OPENREG_HOST, kSize), OPENREG_OK);
   EXPECT_EQ(copy, bytes);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  release(a);
-  release(b);
-  EXPECT_EQ(openreg_host_free(from), OPENREG_OK);
-  EXPECT_EQ(openreg_host_free(to), OPENREG_OK);
 }
 
 // openreg_memcpy() is in order behind the thread's current stream, of both devices.
@@ -135,13 +114,11 @@ TEST_F(MemoryTest, CopyWaitsForTheCurrentStreams) {
     EXPECT_CONTAINS(last_message(), "openreg_memcpy");
   }
   EXPECT_EQ(toy().calls("copy"), 0);  // the host sees this memory, and copies
-  release(a);
-  release(b);
 }
 
 // A driver whose memory the host can't see: every copy goes through it, on the current stream, and is waited for.
 TEST_F(MemoryTest, CopiesByTheDriver) {
-  use_full_toy(openreg_test::hide_from_host);
+  use_full_toy(hide_from_host);
   const auto bytes = pattern(5000, 3);
   void* a = allocate(0, bytes.size());
   void* b = allocate(1, bytes.size());
@@ -154,8 +131,6 @@ TEST_F(MemoryTest, CopiesByTheDriver) {
   EXPECT_EQ(openreg_memcpy(b, 1, a, 0, bytes.size()), OPENREG_E_INTERNAL);
   EXPECT_EQ(openreg_memcpy_async(1, 0, b, 1, a, 0, bytes.size()), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
-  release(a);
-  release(b);
 }
 
 // Between two devices a copy is in order with the current streams of both, whichever runs it.
@@ -163,8 +138,7 @@ TEST_F(MemoryTest, CopiesBetweenPeersAreInOrderWithBoth) {
   constexpr size_t kSize = 8 * kMib;
   void* a = allocate(0, kSize);
   void* b = allocate(1, kSize);
-  void* seen = nullptr;
-  ASSERT_EQ(openreg_host_alloc(1, kSize, &seen), OPENREG_OK);
+  void* const seen = make_pinned(kSize, 1);
   for (const int32_t on : {0, 1}) {
     SCOPED_TRACE("run by device " + std::to_string(on));
     const openreg_stream source = from_pool(0), destination = from_pool(1);
@@ -183,17 +157,14 @@ TEST_F(MemoryTest, CopiesBetweenPeersAreInOrderWithBoth) {
               std::vector<unsigned char>(static_cast<unsigned char*>(seen), static_cast<unsigned char*>(seen) + kSize));
     ASSERT_EQ(openreg_stream_synchronize(0, source), OPENREG_OK);
   }
-  EXPECT_EQ(openreg_host_free(seen), OPENREG_OK);
-  release(a);
-  release(b);
 }
 
 // Copies between drivers, one or both of which hide their memory from the host, longer than the staging buffer.
 TEST_F(MemoryTest, CopiesBetweenDrivers) {
   constexpr size_t kSize = 9 * kMib + 5;
   const auto bytes = pattern(kSize, 4);
-  use_full_toy(openreg_test::hidden_from_host("hidden_a"));
-  use_full_toy(openreg_test::hidden_from_host("hidden_b"));
+  use_full_toy(hidden_from_host("hidden_a"));
+  use_full_toy(hidden_from_host("hidden_b"));
   set("OPENREG_DRIVERS", "sim,hidden_a,hidden_b");  // devices 0, 1; 2, 3; 4, 5
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_device_count(), 6);
@@ -223,7 +194,6 @@ TEST_F(MemoryTest, CopiesBetweenDrivers) {
       if (!reached) break;
     }
   }
-  for (void* block : blocks) release(block);
 }
 
 // What is refused, with a text that names the call, the device, the block, the offset and the size. Nothing is copied.
@@ -272,7 +242,6 @@ TEST_F(MemoryTest, BadCopies) {
   refused(openreg_memcpy(nullptr, 5, nullptr, OPENREG_HOST, 0), "but got 5");
   EXPECT_EQ(bytes, pattern(4096, 5));
   EXPECT_EQ(read_back(a, 0, 1000), pattern(1000, 6));
-  release(a);
 }
 
 TEST_F(MemoryTest, BadAsynchronousCopiesAndFills) {
@@ -295,8 +264,6 @@ TEST_F(MemoryTest, BadAsynchronousCopiesAndFills) {
   EXPECT_EQ(openreg_memset_async(OPENREG_HOST, 0, a, 1, 1000), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memset_async(0, foreign, a, 1, 1000), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memset_async(0, 0, nullptr, 1, 0), OPENREG_OK);
-  release(a);
-  release(b);
 }
 
 // A fill writes its bytes and no other; a fill of part of a block too.
@@ -309,14 +276,13 @@ TEST_F(MemoryTest, Fill) {
   std::vector<unsigned char> expected(3000, 0x11);
   std::fill_n(expected.begin() + 7, 100, static_cast<unsigned char>(0xfe));
   EXPECT_EQ(read_back(a, 0, 3000), expected);
-  release(a);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Addresses
 
 TEST_F(MemoryTest, PointerQuery) {
-  EXPECT_EQ(query(nullptr).kind, OPENREG_POINTER_UNKNOWN);
+  EXPECT_EQ(pointer_info(nullptr).kind, OPENREG_POINTER_UNKNOWN);
   EXPECT_EQ(openreg_is_initialized(), 0);  // asking starts nothing
   for (const size_t size : {size_t{5}, size_t{100000}, 5 * kMib, 21 * kMib}) {
     SCOPED_TRACE(size);
@@ -325,28 +291,28 @@ TEST_F(MemoryTest, PointerQuery) {
     void* alias = nullptr;
     ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
     for (const size_t offset : {size_t{0}, size_t{1}, size / 2, size - 1}) {
-      auto info = query(at(block, offset));
+      auto info = pointer_info(at(block, offset));
       EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
       EXPECT_EQ(info.device, 1);
       EXPECT_EQ(info.live, 1);
       EXPECT_EQ(info.base, block);
       EXPECT_EQ(info.size, size);
-      info = query(at(alias, offset));
+      info = pointer_info(at(alias, offset));
       EXPECT_EQ(info.kind, OPENREG_POINTER_ALIAS);
       EXPECT_EQ(info.device, 1);
       EXPECT_EQ(info.base, alias);
       EXPECT_EQ(info.size, size);
     }
     release(block);
-    const auto info = query(at(block, size - 1));
+    const auto info = pointer_info(at(block, size - 1));
     EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
     EXPECT_EQ(info.live, 0);
     release(before);
     EXPECT_EQ(openreg_memory_empty_cache(1), OPENREG_OK);
-    EXPECT_EQ(query(block).kind, OPENREG_POINTER_UNKNOWN);
+    EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_UNKNOWN);
   }
   int local = 0;
-  const auto info = query(&local);
+  const auto info = pointer_info(&local);
   EXPECT_EQ(info.kind, OPENREG_POINTER_UNKNOWN);
   EXPECT_EQ(info.device, -1);
   EXPECT_EQ(info.base, nullptr);
@@ -367,7 +333,7 @@ TEST_F(MemoryTest, PointerQueryAmongMany) {
   }
   for (const auto& [block, size] : blocks) {
     for (size_t offset = 0; offset < size; offset += 1 + size / 7) {
-      const auto info = query(at(block, offset));
+      const auto info = pointer_info(at(block, offset));
       ASSERT_EQ(info.base, block);
       ASSERT_EQ(info.size, size);
       ASSERT_EQ(info.live, 1);
@@ -400,7 +366,6 @@ TEST_F(MemoryTest, HostAlias) {
   EXPECT_EQ(openreg_device_address(alias, nullptr), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_host_alias(block, &alias), OPENREG_OK);
   EXPECT_EQ(openreg_host_alias(alias, &back), OPENREG_E_INVALID);
-  release(block);
 }
 
 // A driver whose device addresses are the host's own: the alias is the address, and it is host memory too.
@@ -412,11 +377,10 @@ TEST_F(MemoryTest, AliasOfItself) {
   EXPECT_EQ(other, at(block, 5));
   ASSERT_EQ(openreg_device_address(at(block, 5), &other), OPENREG_OK);
   EXPECT_EQ(other, at(block, 5));
-  EXPECT_EQ(query(block).kind, OPENREG_POINTER_DEVICE);
+  EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_DEVICE);
   char bytes[8] = "copied";
   EXPECT_EQ(openreg_memcpy(block, OPENREG_HOST, bytes, OPENREG_HOST, sizeof bytes), OPENREG_OK) << last_message();
   EXPECT_STREQ(static_cast<char*>(block), "copied");
-  release(block);
 }
 
 // Nobody can wait for the work of a lost device: before pinned memory is freed the runtime has each lost one drained.
@@ -424,7 +388,7 @@ TEST_F(MemoryTest, PinnedMemoryUnderALostDevice) {
   static std::string order;
   order.clear();
   use_full_toy([](openreg_driver& table) {
-    openreg_test::hide_from_host(table);
+    hide_from_host(table);
     table.device_sync = [](openreg_instance instance, int32_t device) {
       order += "sync" + std::to_string(device) + " ";
       return toy().table()->device_sync(instance, device);
@@ -446,12 +410,11 @@ TEST_F(MemoryTest, PinnedMemoryUnderALostDevice) {
   order.clear();
   EXPECT_EQ(openreg_host_free(second), OPENREG_OK);
   EXPECT_EQ(order, "sync1 free ");
-  release(block);
 }
 
 // Memory that the host can't see has no alias; a driver that can't give one for a segment gets the segment back.
 TEST_F(MemoryTest, NoAlias) {
-  use_full_toy(openreg_test::hide_from_host);
+  use_full_toy(hide_from_host);
   void* block = allocate(0, 100);
   void* alias = nullptr;
   EXPECT_EQ(openreg_host_alias(block, &alias), OPENREG_E_UNSUPPORTED);
@@ -486,17 +449,16 @@ TEST_F(MemoryTest, LookupsRaceWithSegments) {
   while (!stop) {
     void* alias = nullptr;
     if (openreg_host_alias(at(kept, 12345), &alias) != OPENREG_OK || alias != at(kept_alias, 12345)) ++wrong;
-    if (query(at(kept, kMib)).base != kept) ++wrong;
+    if (pointer_info(at(kept, kMib)).base != kept) ++wrong;
     std::this_thread::yield();
     char* const where = moving;
     if (where == nullptr) continue;
-    const auto info = query(where + kMib);
+    const auto info = pointer_info(where + kMib);
     if (info.kind == OPENREG_POINTER_DEVICE && (info.base > where + kMib || info.device > 1)) ++wrong;
     if (info.kind == OPENREG_POINTER_PINNED) ++wrong;
   }
   churn.join();
   EXPECT_EQ(wrong, 0);
-  release(kept);
 }
 
 TEST_F(MemoryTest, MemoryInfo) {
@@ -519,7 +481,6 @@ TEST_F(MemoryTest, MemoryInfo) {
   EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total, 1024 * kMib);
   EXPECT_EQ(unused, 1022 * kMib);
-  release(block);
 }
 
 // Where nothing is known of a device's memory, it isn't full, but without a known limit.
@@ -529,11 +490,10 @@ TEST_F(MemoryTest, InfoOfUnknownMemory) {
     table.device_info = nullptr;
   });
   uint64_t unused = 0, total = 0;
-  void* block = allocate(0, 100);
+  allocate(0, 100);
   EXPECT_EQ(openreg_memory_get_info(0, &unused, &total), OPENREG_OK);
   EXPECT_EQ(total, OPENREG_MEMORY_UNKNOWN);
   EXPECT_EQ(unused, OPENREG_MEMORY_UNKNOWN - 2 * kMib);
-  release(block);
 }
 
 // A driver that counts more free bytes than there are is told so.
@@ -566,14 +526,14 @@ TEST_F(MemoryTest, Pinned) {
   }
   for (const auto& [block, size] : blocks) {
     for (const size_t offset : {size_t{0}, size / 2, size - 1}) {
-      const auto info = query(at(block, offset));
+      const auto info = pointer_info(at(block, offset));
       EXPECT_EQ(info.kind, OPENREG_POINTER_PINNED);
       EXPECT_EQ(info.base, block);
       EXPECT_EQ(info.size, size);
       EXPECT_EQ(info.device, -1);
       EXPECT_EQ(info.live, 1);
     }
-    EXPECT_NE(query(at(block, size)).base, block);
+    EXPECT_NE(pointer_info(at(block, size)).base, block);
   }
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);  // they pin the device table
   EXPECT_EQ(openreg_host_free(at(blocks[1].first, 100)), OPENREG_E_INVALID);
@@ -608,13 +568,13 @@ TEST_F(MemoryTest, PinnedBlocksInAnyOrder) {
   for (size_t i = 0; i < kBlocks; ++i) ASSERT_EQ(openreg_host_alloc(i % 2 == 0, 100, &blocks[i]), OPENREG_OK);
   for (size_t i = 0; i < kBlocks; ++i) {
     void* const block = blocks[i * 387 % kBlocks];
-    EXPECT_EQ(query(at(block, 99)).base, block);
+    EXPECT_EQ(pointer_info(at(block, 99)).base, block);
     ASSERT_EQ(openreg_host_free(block), OPENREG_OK) << last_message();
-    EXPECT_EQ(query(at(block, 99)).kind, OPENREG_POINTER_UNKNOWN);
+    EXPECT_EQ(pointer_info(at(block, 99)).kind, OPENREG_POINTER_UNKNOWN);
     if (i % 100 != 0) continue;
     for (size_t j = i + 1; j < kBlocks; ++j) {
       void* const other = blocks[j * 387 % kBlocks];
-      ASSERT_EQ(query(other).base, other);
+      ASSERT_EQ(pointer_info(other).base, other);
     }
   }
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
@@ -630,33 +590,29 @@ TEST_F(MemoryTest, PinnedDriverFails) {
   ASSERT_EQ(openreg_host_alloc(0, 100, &block), OPENREG_OK);
   toy().fail("host_free", 1, OPENREG_E_INTERNAL, 0);
   EXPECT_EQ(openreg_host_free(block), OPENREG_E_INTERNAL);
-  EXPECT_EQ(query(block).kind, OPENREG_POINTER_PINNED);
+  EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_PINNED);
   EXPECT_EQ(openreg_host_free(block), OPENREG_OK);
-  EXPECT_EQ(query(block).kind, OPENREG_POINTER_UNKNOWN);
+  EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_UNKNOWN);
 }
 
 TEST_F(MemoryTest, PinnedThreads) {
   std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int id = 0; id < 4; ++id) {
-    threads.emplace_back([&, id] {
-      std::vector<void*> live;
-      for (int step = 0; step < 300; ++step) {
-        void* block = nullptr;
-        if (openreg_host_alloc(id % 2, static_cast<size_t>(1 + step * 37), &block) != OPENREG_OK) ++wrong;
-        std::memset(block, id, static_cast<size_t>(1 + step * 37));
-        live.push_back(block);
-        if (query(block).base != block) ++wrong;
-        if (step % 3 != 0) {
-          if (openreg_host_free(live.front()) != OPENREG_OK) ++wrong;
-          live.erase(live.begin());
-        }
+  Threads(4, [&](int id) {
+    std::vector<void*> live;
+    for (int step = 0; step < 300; ++step) {
+      void* block = nullptr;
+      if (openreg_host_alloc(id % 2, static_cast<size_t>(1 + step * 37), &block) != OPENREG_OK) ++wrong;
+      std::memset(block, id, static_cast<size_t>(1 + step * 37));
+      live.push_back(block);
+      if (pointer_info(block).base != block) ++wrong;
+      if (step % 3 != 0) {
+        if (openreg_host_free(live.front()) != OPENREG_OK) ++wrong;
+        live.erase(live.begin());
       }
-      for (void* block : live)
-        if (openreg_host_free(block) != OPENREG_OK) ++wrong;
-    });
-  }
-  for (auto& thread : threads) thread.join();
+    }
+    for (void* block : live)
+      if (openreg_host_free(block) != OPENREG_OK) ++wrong;
+  }).join();
   EXPECT_EQ(wrong, 0);
 }
 
@@ -672,7 +628,7 @@ TEST_F(MemoryTest, QueriesWhileSegmentsComeAndGo) {
   for (int i = 0; i < 2; ++i)
     askers.emplace_back([&] {
       while (!stop) {
-        const openreg_pointer_info info = query(at(stale, kMib));
+        const openreg_pointer_info info = pointer_info(at(stale, kMib));
         ASSERT_TRUE(info.kind == OPENREG_POINTER_UNKNOWN || info.kind == OPENREG_POINTER_DEVICE);
       }
     });
@@ -688,8 +644,7 @@ TEST_F(MemoryTest, QueriesWhileSegmentsComeAndGo) {
 // In a forked child every function of memory refuses, at once and without a lock; the parent goes on.
 TEST_F(MemoryTest, ForkedChild) {
   void* block = allocate(0, 4096);
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_host_alloc(0, 100, &pinned), OPENREG_OK);
+  void* const pinned = make_pinned(100);
   std::atomic<bool> stop{false};
   std::thread busy([&] {  // so that a lock may be held at the fork
     while (!stop) release(allocate(0, 1000));
@@ -697,8 +652,7 @@ TEST_F(MemoryTest, ForkedChild) {
   for (int i = 0; i < 10; ++i) {
     EXPECT_TRUE(in_child([&] {
       void* out = &out;
-      openreg_pointer_info info{};
-      info.struct_size = sizeof info;
+      auto info = sized<openreg_pointer_info>();
       char host[8];
       return openreg_malloc(0, 0, 100, &out) == OPENREG_E_FORKED && out == nullptr &&
              openreg_free(block) == OPENREG_E_FORKED && openreg_memory_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
@@ -712,8 +666,7 @@ TEST_F(MemoryTest, ForkedChild) {
   }
   stop = true;
   busy.join();
-  release(block);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -17,10 +17,7 @@
 #include "../../../runtime/sharing/handle.h"
 #include "runtime_test.h"
 
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::SimDevicesTest;
-
+namespace openreg_test {
 namespace {
 
 constexpr size_t kSize = 4000, kLarge = size_t{12} << 20;
@@ -32,8 +29,7 @@ std::vector<unsigned char> numbers(unsigned char first) {
 }
 
 openreg_memory_handle unfilled() {
-  openreg_memory_handle handle{};
-  handle.struct_size = sizeof handle;
+  auto handle = sized<openreg_memory_handle>();
   return handle;
 }
 
@@ -51,14 +47,9 @@ class SharingTest : public SimDevicesTest {
   static void write(void* ptr, int32_t device, unsigned char first) {
     EXPECT_EQ(openreg_memcpy(ptr, device, numbers(first).data(), OPENREG_HOST, kSize), OPENREG_OK) << last_message();
   }
-  static void* allocate(int32_t device, size_t size = kSize) {
-    void* block = nullptr;
-    EXPECT_EQ(openreg_malloc(device, OPENREG_STREAM_DEFAULT, size, &block), OPENREG_OK) << last_message();
-    return block;
-  }
+  static void* allocate(int32_t device, size_t size = kSize) { return openreg_test::allocate(device, size); }
   static int64_t allocated(int32_t device) {
-    openreg_memory_stats stats{};
-    stats.struct_size = sizeof stats;
+    auto stats = sized<openreg_memory_stats>();
     EXPECT_EQ(openreg_memory_get_stats(device, &stats), OPENREG_OK);
     return stats.allocated_bytes[0].current;
   }
@@ -127,8 +118,7 @@ class Exporter {
   int work() {
     void* block = nullptr;
     std::vector<unsigned char> bytes = numbers(1);
-    openreg_allocator_settings settings{};
-    settings.struct_size = sizeof settings;
+    auto settings = sized<openreg_allocator_settings>();
     if (openreg_allocator_get_settings(&settings) != OPENREG_OK) return 1;
     settings.expandable_segments = is_growing_;
     if (openreg_allocator_set_settings(&settings) != OPENREG_OK) return 1;
@@ -142,8 +132,7 @@ class Exporter {
     if (!sent(handle) || !sent(second)) return 1;
     for (char command = 0; ::read(commands_[0], &command, 1) == 1;) {
       int answer = -1;
-      openreg_pointer_info info{};
-      info.struct_size = sizeof info;
+      auto info = sized<openreg_pointer_info>();
       if (command == 'r' && openreg_memcpy(bytes.data(), OPENREG_HOST, block, 1, kSize) == OPENREG_OK)
         answer = bytes[0];                                                                             // read
       if (command == 'f') answer = openreg_free(block);                                                // free
@@ -192,9 +181,7 @@ TEST_F(SharingTest, BothSidesSeeWhatIsWritten) {
   EXPECT_EQ(read_back(own, 0)[9], 79);
   EXPECT_EQ(openreg_free(own), OPENREG_OK);
 
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
-  ASSERT_EQ(openreg_pointer_get_info(ptr, &info), OPENREG_OK);
+  auto info = pointer_info(ptr);
   EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
   EXPECT_EQ(info.device, 1);
   EXPECT_EQ(info.live, 1);
@@ -585,3 +572,4 @@ TEST_F(SharingTest, ManyImports) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -5,11 +5,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 std::atomic<int> before_calls{0}, after_calls{0}, wrong_tokens{0};
@@ -20,16 +16,14 @@ thread_local int depth = 0;
 void* let_go() {
   ++before_calls;
   ++depth;
-  openreg_driver_record record{};
-  record.struct_size = sizeof record;
+  auto record = sized<openreg_driver_record>();
   (void)openreg_driver_get_record(0, &record);
   return &depth;
 }
 void take(void* token) {
   ++after_calls;
   wrong_tokens += token != &depth || --depth != 0;
-  openreg_driver_record record{};
-  record.struct_size = sizeof record;
+  auto record = sized<openreg_driver_record>();
   (void)openreg_driver_get_record(0, &record);
 }
 
@@ -85,8 +79,6 @@ TEST_F(DriverLockTest, HooksMayChangeInside) {
 openreg_status inside[10];
 int32_t devices_inside = -1, drivers_inside = -1, current_inside = -1;
 void call_everything() {
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
   int32_t count = 0;
   inside[0] = openreg_driver_open("sim");
   inside[1] = openreg_drivers_open_all();
@@ -125,8 +117,7 @@ void discover(void* context) {
   ++discoveries;
   depth_in_discovery = depth;
   (void)openreg_driver_count();  // does not recur
-  openreg_registration registration{};
-  registration.struct_size = sizeof registration;
+  auto registration = sized<openreg_registration>();
   registration.name = static_cast<const char*>(context);
   registration.table = toy().table();
   registration.priority = 7;
@@ -143,7 +134,7 @@ TEST_F(DriverLockTest, Discovery) {
   EXPECT_EQ(discoveries, 0);
   char canonical[32];
   EXPECT_EQ(openreg_driver_canonical_name("x", canonical), OPENREG_OK);
-  EXPECT_EQ(openreg_test::selection().chosen_by, OPENREG_CHOSEN_NONE);
+  EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_NONE);
   EXPECT_EQ(discoveries, 0);
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(discoveries, 1);
@@ -151,8 +142,7 @@ TEST_F(DriverLockTest, Discovery) {
   EXPECT_EQ(toy().calls("describe"), 1);
   EXPECT_GE(openreg_driver_count(), 4);
   EXPECT_EQ(discoveries, 2);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_test::active(), "discovered*2");
+  expect_drivers("discovered*2");
   EXPECT_EQ(discoveries, 3);
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   EXPECT_EQ(discoveries, 3);
@@ -164,14 +154,10 @@ TEST_F(DriverLockTest, EachDriverIsOpenedOnce) {
   for (const char* name : {"a", "b", "c"}) ASSERT_EQ(add({name, 5}), OPENREG_OK);
   openreg_set_blocking_hooks(let_go, take);
   std::atomic<uint32_t> generations[16];
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([&generations, i] {
-      EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
-      generations[i] = openreg_test::selection().generation;
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(16, [&generations](int i) {
+    EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
+    generations[i] = selection().generation;
+  }).join();
   EXPECT_EQ(toy().calls("open"), 3);
   for (int i = 1; i < 16; ++i) EXPECT_EQ(generations[i], generations[0]);
   EXPECT_EQ(before_calls, after_calls);
@@ -184,55 +170,49 @@ TEST_F(DriverLockTest, EverythingAtOnce) {
   static openreg_driver tables[2];
   static const char* const names[] = {"r0", "r1"};
   for (const char* name : names) will_register(name);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 16; ++i) {
-    threads.emplace_back([i] {
-      for (int k = 0; k < 15; ++k) {
-        switch (i % 8) {
-          case 0: {
-            openreg_driver table = *toy().table();
-            table.name = names[i / 8];
-            tables[i / 8] = table;
-            openreg_registration registration{};
-            registration.struct_size = sizeof registration;
-            registration.table = &tables[i / 8];
-            registration.priority = -10 - k;
-            const openreg_status status = openreg_driver_register(&registration);
-            EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_BUSY) << last_message();
-            break;
-          }
-          case 1:
-            EXPECT_EQ(k % 2 == 0 ? openreg_drivers_open_all() : openreg_init(), OPENREG_OK) << last_message();
-            break;
-          case 2:
-            EXPECT_NE(record_of("sim").state, -1);
-            (void)openreg_current_device();
-            (void)openreg_is_initialized();
-            break;
-          case 3:
-            EXPECT_EQ(openreg_driver_prefer(k % 2 == 0 ? "sim" : ""), OPENREG_OK);
-            break;
-          case 4:
-            EXPECT_GE(openreg_test::selection().live_objects, 0);
-            break;
-          case 5:
-            EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
-            break;
-          case 6:
-            openreg_drivers_forget_failures();
-            EXPECT_EQ(openreg_device_count(), 2);
-            break;
-          default: {
-            openreg_device_properties properties{};
-            properties.struct_size = sizeof properties;
-            const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
-            EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_INVALID) << last_message();
-          }
+  Threads(16, [](int i) {
+    for (int k = 0; k < 15; ++k) {
+      switch (i % 8) {
+        case 0: {
+          openreg_driver table = *toy().table();
+          table.name = names[i / 8];
+          tables[i / 8] = table;
+          auto registration = sized<openreg_registration>();
+          registration.table = &tables[i / 8];
+          registration.priority = -10 - k;
+          const openreg_status status = openreg_driver_register(&registration);
+          EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_BUSY) << last_message();
+          break;
+        }
+        case 1:
+          EXPECT_EQ(k % 2 == 0 ? openreg_drivers_open_all() : openreg_init(), OPENREG_OK) << last_message();
+          break;
+        case 2:
+          EXPECT_NE(record_of("sim").state, -1);
+          (void)openreg_current_device();
+          (void)openreg_is_initialized();
+          break;
+        case 3:
+          EXPECT_EQ(openreg_driver_prefer(k % 2 == 0 ? "sim" : ""), OPENREG_OK);
+          break;
+        case 4:
+          EXPECT_GE(selection().live_objects, 0);
+          break;
+        case 5:
+          EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
+          break;
+        case 6:
+          openreg_drivers_forget_failures();
+          EXPECT_EQ(openreg_device_count(), 2);
+          break;
+        default: {
+          auto properties = sized<openreg_device_properties>();
+          const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
+          EXPECT_TRUE(status == OPENREG_OK || status == OPENREG_E_INVALID) << last_message();
         }
       }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+    }
+  }).join();
 }
 
 // A driver that is being opened or closed is open with its table or not open: its devices are never asked for in between.
@@ -240,26 +220,23 @@ TEST_F(DriverLockTest, NeverOpenWithoutItsTable) {
   set("OPENREG_LOG_LEVEL", "error");
   std::atomic<bool> ended{false};
   std::atomic<int> answered{0}, halves{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] {
-      while (!ended) {
-        openreg_device_properties properties{};
-        properties.struct_size = sizeof properties;
-        const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
-        answered += status == OPENREG_OK;
-        halves += status != OPENREG_OK && status != OPENREG_E_INVALID;
-      }
-    });
-  }
+  Threads threads(3, [&] {
+    while (!ended) {
+      auto properties = sized<openreg_device_properties>();
+      const openreg_status status = openreg_driver_get_device_properties("sim", 0, &properties);
+      answered += status == OPENREG_OK;
+      halves += status != OPENREG_OK && status != OPENREG_E_INVALID;
+    }
+  });
   for (int round = 0; round < 300 || (answered == 0 && round < 1000000); ++round) {
     EXPECT_EQ(openreg_drivers_open_all(), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
   ended = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_GT(answered, 0);
   EXPECT_EQ(halves, 0);
 }
 
 }  // namespace
+}  // namespace openreg_test

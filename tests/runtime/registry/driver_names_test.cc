@@ -4,10 +4,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class DriverNamesTest : public RuntimeTest {
@@ -60,8 +57,7 @@ TEST_F(DriverNamesTest, Expand) {
 
 // acceptance 5.53: what is not installed is known all the same; a slip of the pen is not.
 TEST_F(DriverNamesTest, KnownNames) {
-  openreg_driver_record record{};
-  record.struct_size = sizeof record;
+  auto record = sized<openreg_driver_record>();
   for (const char* name : {"cuda", "hip", "rocm", "amdgpu", "ROCm", "gpu", "sim"}) {
     EXPECT_EQ(openreg_driver_find(name, &record), OPENREG_OK) << name;
   }
@@ -83,25 +79,25 @@ TEST_F(DriverNamesTest, KnownNames) {
 
 // acceptance 5.52, 5.28: which are GPUs, whether they are there or not; both at priority 200 in the order of the group.
 TEST_F(DriverNamesTest, BuiltInRecords) {
-  EXPECT_TRUE(openreg_test::has_flag("cuda", OPENREG_DRIVER_FLAG_GPU));
-  EXPECT_TRUE(openreg_test::has_flag("hip", OPENREG_DRIVER_FLAG_GPU));
-  EXPECT_FALSE(openreg_test::has_flag("sim", OPENREG_DRIVER_FLAG_GPU));
-  EXPECT_TRUE(openreg_test::has_flag("sim", OPENREG_DRIVER_FLAG_REQUIRED));
-  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_FLAG_REQUIRED));
+  EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_TRUE(has_flag("hip", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_FALSE(has_flag("sim", OPENREG_DRIVER_FLAG_GPU));
+  EXPECT_TRUE(has_flag("sim", OPENREG_DRIVER_FLAG_REQUIRED));
+  EXPECT_FALSE(has_flag("cuda", OPENREG_DRIVER_FLAG_REQUIRED));
   EXPECT_EQ(record_of("cuda").priority, OPENREG_PRIORITY_GPU);
   EXPECT_EQ(record_of("hip").priority, OPENREG_PRIORITY_GPU);
   EXPECT_EQ(record_of("sim").priority, OPENREG_PRIORITY_SIM);
-  EXPECT_FALSE(openreg_test::has_flag("cuda", OPENREG_DRIVER_FLAG_HAS_TABLE));
+  EXPECT_FALSE(has_flag("cuda", OPENREG_DRIVER_FLAG_HAS_TABLE));
 }
 
 // The open member is what the group means once there is one.
 TEST_F(DriverNamesTest, GroupMeansItsOpenMember) {
   set("OPENREG_USE_MOCK_GPU", "hip");
   ASSERT_EQ(openreg_driver_open("hip"), OPENREG_OK) << last_message();
-  openreg_driver_record record{};
-  record.struct_size = sizeof record;
+  auto record = sized<openreg_driver_record>();
   ASSERT_EQ(openreg_driver_find("gpu", &record), OPENREG_OK);
   EXPECT_STREQ(record.name, "hip");
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -32,8 +32,7 @@ class LayersTest : public RuntimeTest {
   }
   static void copy(size_t size) {
     std::vector<char> bytes(size, 7), back(size, 0);
-    void* block = nullptr;
-    ASSERT_EQ(openreg_malloc(0, 0, size, &block), OPENREG_OK) << last_message();
+    void* const block = allocate(0, size);
     ASSERT_EQ(openreg_memcpy_async(0, 0, block, 0, bytes.data(), OPENREG_HOST, size), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK) << last_message();
     ASSERT_EQ(openreg_memcpy(back.data(), OPENREG_HOST, block, 0, size), OPENREG_OK) << last_message();

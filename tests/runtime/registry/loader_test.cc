@@ -7,12 +7,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class LoaderTest : public RuntimeTest {
@@ -202,3 +197,4 @@ TEST_F(LoaderTest, ToyDriverLoadsByPath) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -4,24 +4,12 @@
 
 #include "runtime_test.h"
 
-using openreg_test::active;
-using openreg_test::driver_path;
-using openreg_test::has_flag;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 class MockTest : public ToysTest {
  protected:
-  static std::string name_of(int32_t device) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
-    return properties.name;
-  }
+  static std::string name_of(int32_t device) { return properties_of(device).name; }
 };
 
 // acceptance 5.13: both are ready with two devices each, say what they are, and copies work in and between them.
@@ -29,8 +17,7 @@ TEST_F(MockTest, BothDriversAtOnce) {
   set("OPENREG_USE_MOCK_GPU", "cuda, hip");
   set("OPENREG_MOCK_NUM_GPUS", "2");
   set("OPENREG_DRIVERS", "cuda,hip,sim");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "cuda*2 hip*2 sim*2");
+  expect_drivers("cuda*2 hip*2 sim*2");
   EXPECT_EQ(name_of(1), "OpenReg mock CUDA device 1");
   EXPECT_EQ(name_of(2), "OpenReg mock HIP device 0");
   EXPECT_EQ(name_of(5), "OpenReg simulated device 1");
@@ -60,14 +47,12 @@ TEST_F(MockTest, BothDriversAtOnce) {
 // acceptance 5.13: "1" is cuda with one device; a mock is preferred to the simulator as a real one would be.
 TEST_F(MockTest, OneIsCuda) {
   set("OPENREG_USE_MOCK_GPU", "1");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "cuda*1");
+  expect_drivers("cuda*1");
   EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_FAILED);
   // The variable is gone: so is the mock, at the next initialisation.
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_USE_MOCK_GPU", "0");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "sim*2");
+  expect_drivers("sim*2");
   EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_STATE_FAILED);
   EXPECT_STREQ(record_of("cuda").source, "bundled");
 }
@@ -80,8 +65,7 @@ TEST_F(MockTest, NamesOfTheVariable) {
   EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_OPEN);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_USE_MOCK_GPU", "sim,RoCM,not a name,2,0");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "hip*1");
+  expect_drivers("hip*1");
   for (const std::string bad : {"sim", "not a name", "2"}) {
     EXPECT_EQ(count_lines(OPENREG_LOG_WARNING,
                           "invalid value " + bad + " in env var OPENREG_USE_MOCK_GPU sim,RoCM,not a name,2,0"),
@@ -103,10 +87,7 @@ TEST_F(MockTest, NumberOfDevices) {
   EXPECT_EQ(openreg_device_count(), 7);
   set("OPENREG_CUDA_MEMORY", "64M");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(6, &properties), OPENREG_OK);
-  EXPECT_EQ(properties.total_memory, uint64_t{64} << 20);
+  EXPECT_EQ(properties_of(6).total_memory, uint64_t{64} << 20);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_CUDA_MEMORY", "nothing");
   EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
@@ -116,8 +97,7 @@ TEST_F(MockTest, NumberOfDevices) {
 // acceptance 5.12: the variable's library instead of the bundled one; the record has its path.
 TEST_F(MockTest, LibraryPathOfAVariable) {
   set("OPENREG_CUDA_LIBRARY_PATH", driver_path("toy_driver"));
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "cuda*2");
+  expect_drivers("cuda*2");
   EXPECT_CONTAINS(record_of("cuda").path, "/toy_driver.so");
   EXPECT_STREQ(record_of("cuda").source, "OPENREG_CUDA_LIBRARY_PATH");
   EXPECT_TRUE(has_flag("cuda", OPENREG_DRIVER_FLAG_GPU));
@@ -130,8 +110,7 @@ TEST_F(MockTest, LibraryPathOfAVariable) {
   EXPECT_STREQ(record_of("cuda").path, "/nowhere/libcuda_driver.so");
   // A mock takes the place of that library, too.
   set("OPENREG_USE_MOCK_GPU", "1");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "cuda*1");
+  expect_drivers("cuda*1");
 }
 
 // A library that appears later is found then.
@@ -143,15 +122,14 @@ TEST_F(MockTest, LibraryThatAppears) {
   EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_FAILED);
   ASSERT_EQ(symlink(driver_path("toy_driver").c_str(), path.c_str()), 0);
   EXPECT_EQ(record_of("hip").state, OPENREG_DRIVER_STATE_FOUND);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "hip*2");
+  expect_drivers("hip*2");
   unlink(path.c_str());
   rmdir(directory);
 }
 
 // A plugin of the same name is preferred to the mock, as it is to the real one.
 TEST_F(MockTest, RegisteredDriverReplacesTheMock) {
-  EXPECT_TRUE(openreg_test::in_child([this] {
+  EXPECT_TRUE(in_child([this] {
     setenv("OPENREG_USE_MOCK_GPU", "cuda", 1);
     return add({"cuda", OPENREG_PRIORITY_PLUGIN}) == OPENREG_OK && openreg_init() == OPENREG_OK &&
            std::string(record_of("cuda").source) == "registered" && !has_flag("cuda", OPENREG_DRIVER_FLAG_MOCK) &&
@@ -160,3 +138,4 @@ TEST_F(MockTest, RegisteredDriverReplacesTheMock) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -12,10 +12,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::last_message;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 int threads() {
@@ -131,3 +128,4 @@ TEST_F(SlowOpenTest, BadValue) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -7,14 +7,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::active;
-using openreg_test::driver_path;
-using openreg_test::has_flag;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 // What a factory does, and how often it was asked.
@@ -41,8 +34,7 @@ openreg_status make(void* context, openreg_factory_result* result) {
 class RegistrationTest : public ToysTest {
  protected:
   static openreg_registration blank() {
-    openreg_registration registration{};
-    registration.struct_size = sizeof registration;
+    auto registration = sized<openreg_registration>();
     return registration;
   }
   // The reason that the record of a driver gives after it was asked for.
@@ -83,12 +75,10 @@ TEST_F(RegistrationTest, Priorities) {
   ASSERT_EQ(add({"seven", 7}), OPENREG_OK);
   ASSERT_EQ(add({"seven_too", 7}), OPENREG_OK);
   ASSERT_EQ(add({"never", OPENREG_PRIORITY_NEVER}), OPENREG_OK);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "seven*2");
+  expect_drivers("seven*2");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   ASSERT_EQ(add({"seven", -1}), OPENREG_OK);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "seven_too*2");
+  expect_drivers("seven_too*2");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   ASSERT_EQ(add({"five", OPENREG_PRIORITY_NEVER}), OPENREG_OK);
   ASSERT_EQ(add({"seven_too", OPENREG_PRIORITY_NEVER}), OPENREG_OK);
@@ -100,7 +90,7 @@ TEST_F(RegistrationTest, Priorities) {
 
 // No driver that a rule may choose at all is an error, not a crash. In a child, where the simulator can be spared.
 TEST_F(RegistrationTest, NothingToChooseFrom) {
-  EXPECT_TRUE(openreg_test::in_child([this] {
+  EXPECT_TRUE(in_child([this] {
     for (const char* name : {"sim", "cuda", "hip"}) {
       if (add({name, OPENREG_PRIORITY_NEVER}) != OPENREG_OK) return false;
     }
@@ -250,8 +240,7 @@ TEST_F(RegistrationTest, FactoryOfALibrary) {
   Recipe recipe;
   recipe.library = driver_path("toy_driver");
   ASSERT_EQ(add_factory({"made", 300}, make, &recipe), OPENREG_OK);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "made*2");
+  expect_drivers("made*2");
   EXPECT_CONTAINS(record_of("made").path, "/toy_driver.so");
 }
 
@@ -270,8 +259,7 @@ TEST_F(RegistrationTest, DescribedDriver) {
   EXPECT_STREQ(record.version, "of a factory");
   EXPECT_FALSE(has_flag("described", OPENREG_DRIVER_FLAG_HAS_TABLE));
   EXPECT_EQ(recipe.asked, 1);
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
+  auto properties = sized<openreg_device_properties>();
   EXPECT_EQ(openreg_driver_get_device_properties("described", 0, &properties), OPENREG_E_UNSUPPORTED);
   EXPECT_EQ(openreg_driver_get_device_properties("described", 3, &properties), OPENREG_E_INVALID);
   // Listed with another one, that one alone makes the table; alone it makes none.
@@ -303,17 +291,14 @@ TEST_F(RegistrationTest, FailuresOfFactories) {
   EXPECT_EQ(record_of("strange").code, OPENREG_E_INTERNAL);
   EXPECT_EQ(reason("both"), "the factory gave more than one of table, library and devices");
   EXPECT_EQ(reason("missing"), "cannot load /nowhere/x.so: No such file or directory");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "sim*2");
+  expect_drivers("sim*2");
   for (const Recipe* recipe : {&nothing, &none, &boom, &strange, &both, &missing}) EXPECT_EQ(recipe->asked, 1);
 }
 
 openreg_status init_inside = -1, register_inside = -1, find_inside = -1;
 openreg_status reenter(void*, openreg_factory_result* result) {
-  openreg_driver_record record{};
-  record.struct_size = sizeof record;
-  openreg_registration registration{};
-  registration.struct_size = sizeof registration;
+  auto record = sized<openreg_driver_record>();
+  auto registration = sized<openreg_registration>();
   registration.name = "inner";
   registration.table = toy().table();
   init_inside = openreg_init();
@@ -438,3 +423,4 @@ TEST_F(RegistrationTest, DescriptionsAreSkipped) {
 }
 
 }  // namespace
+}  // namespace openreg_test

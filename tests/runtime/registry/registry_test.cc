@@ -6,12 +6,7 @@
 #include "../gate.h"
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-using openreg_test::toy;
-
+namespace openreg_test {
 namespace {
 
 class RegistryTest : public RuntimeTest {};
@@ -136,7 +131,7 @@ std::atomic<bool> in_open{false}, may_open{false};
 void slow_open() {
   in_open = true;
   while (!may_open) usleep(1000);
-  openreg_test::await_sleep(getpid());  // the test's thread, which needs the table meanwhile
+  await_sleep(getpid());  // the test's thread, which needs the table meanwhile
 }
 
 // While one thread is inside open(), others that need the table wait for it; those that only ask do not.
@@ -204,7 +199,7 @@ TEST_F(RegistryTest, ShutdownIsRefusedWhileEventsLive) {
 
 // The list has a limit, and says so instead of dropping a driver. In a child, because it fills the list.
 TEST_F(RegistryTest, FullListIsAnError) {
-  EXPECT_TRUE(openreg_test::in_child([] {
+  EXPECT_TRUE(in_child([] {
     static openreg_driver tables[300];
     static std::string names[300];
     openreg_status status = OPENREG_OK;
@@ -221,3 +216,4 @@ TEST_F(RegistryTest, FullListIsAnError) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -7,10 +7,7 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::in_child;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 // Each initialisation is one of a fresh process, as a suggestion is made once in each.
@@ -136,3 +133,4 @@ TEST_F(MissingDriverTest, UnusableRoot) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -169,8 +169,7 @@ openreg_status choose() {
     if (step_status != OPENREG_OK) return step_status; \
   } while (0)
   static const openreg_option options[] = {{"colour", "red"}, {"visible_devices", "1"}};
-  openreg_registration registration{};
-  registration.struct_size = sizeof registration;
+  auto registration = openreg_test::sized<openreg_registration>();
   registration.name = "injected";
   registration.table = toy().table();
   registration.priority = 5;

@@ -2,13 +2,7 @@
 // The preference: soft, with one warning of its own for each way in which it can't be followed.
 #include "runtime_test.h"
 
-using openreg_test::active;
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::selection;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 class PreferenceTest : public ToysTest {
@@ -21,8 +15,7 @@ TEST_F(PreferenceTest, BeatsThePriority) {
   set("OPENREG_USE_MOCK_GPU", "cuda,hip");
   prefer("AMDGPU");
   EXPECT_EQ(openreg_device_count(), 1);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "hip*1");
+  expect_drivers("hip*1");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_PREFERENCE);
   EXPECT_STREQ(selection().preference, "hip");
   EXPECT_STREQ(selection().default_driver, "hip");
@@ -42,8 +35,7 @@ TEST_F(PreferenceTest, BeatsThePriority) {
 TEST_F(PreferenceTest, UnknownName) {
   prefer("foo");
   EXPECT_EQ(openreg_device_count(), 2);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "sim*2");
+  expect_drivers("sim*2");
   ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK);
   const std::string text = "driver 'foo' set via preferences is not a valid driver. Valid drivers are (";
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, text), 1);
@@ -58,8 +50,7 @@ TEST_F(PreferenceTest, UnknownName) {
 TEST_F(PreferenceTest, NotLoaded) {
   prefer("cuda");
   const std::string text = "Trying to use driver 'cuda' but its library is not loaded (";
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "sim*2");
+  expect_drivers("sim*2");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_AUTOMATICALLY);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING,
                         text + "the library is not there: built without CUDA). Ignoring the preference."),
@@ -102,8 +93,7 @@ TEST_F(PreferenceTest, NotFunctional) {
 // acceptance 2.13: it is followed once the driver has appeared.
 TEST_F(PreferenceTest, FollowedOnceTheDriverIsThere) {
   prefer("late_one");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "sim*2");
+  expect_drivers("sim*2");
   ASSERT_EQ(add({"late_one", 10}), OPENREG_OK);
   EXPECT_EQ(active(), "sim*2");
   ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
@@ -128,13 +118,11 @@ TEST_F(PreferenceTest, IgnoredWhereSomebodyChose) {
 TEST_F(PreferenceTest, Group) {
   prefer("gpu");
   set("OPENREG_USE_MOCK_GPU", "hip");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "hip*1");
+  expect_drivers("hip*1");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_BY_PREFERENCE);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   unset("OPENREG_USE_MOCK_GPU");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "sim*2");
+  expect_drivers("sim*2");
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "Trying to use driver 'gpu' but its library is not loaded"), 1);
 }
 
@@ -155,9 +143,9 @@ TEST_F(PreferenceTest, DescribedDriver) {
                         }),
             OPENREG_OK);
   prefer("described");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "sim*2");
+  expect_drivers("sim*2");
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "driver 'described' set via preferences is not functional"), 1);
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -7,19 +7,13 @@
 
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class SelectionTest : public RuntimeTest {
  protected:
   static std::string driver_of(int32_t device) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    EXPECT_EQ(openreg_device_get_properties(device, &properties), OPENREG_OK) << last_message();
+    auto properties = properties_of(device);
     return std::string(properties.driver) + ":" + std::to_string(properties.ordinal);
   }
 };
@@ -263,15 +257,11 @@ TEST_F(SelectionTest, LibraryShadowsTheBuiltInDriver) {
   set("OPENREG_SIM_DEVICES", "1");
   unset("OPENREG_SIM_MEMORY");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  openreg_device_properties properties{};
-  properties.struct_size = sizeof properties;
-  ASSERT_EQ(openreg_device_get_properties(0, &properties), OPENREG_OK);
-  EXPECT_STREQ(properties.name, "sim device 0");
+  EXPECT_STREQ(properties_of(0).name, "sim device 0");
   EXPECT_EQ(openreg_device_count(), 1);
   int shadowed = 0;
   for (int32_t i = 0; i < openreg_driver_count(); ++i) {
-    openreg_driver_record record{};
-    record.struct_size = sizeof record;
+    auto record = sized<openreg_driver_record>();
     ASSERT_EQ(openreg_driver_get_record(i, &record), OPENREG_OK);
     shadowed += record.state == OPENREG_DRIVER_STATE_SHADOWED && std::string(record.source) == "built in";
   }
@@ -323,22 +313,19 @@ TEST_F(SelectionTest, RecordsShowWhatIsNotThere) {
 TEST_F(SelectionTest, ThreadsInitialiseOnce) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
   set("OPENREG_DRIVERS", "toy,sim");
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([i] {
-      if (i % 3 == 0) {
-        EXPECT_EQ(openreg_device_count(), 4);
-      } else if (i % 3 == 1) {
-        EXPECT_EQ(openreg_set_device(3), OPENREG_OK) << last_message();
-        EXPECT_EQ(openreg_current_device(), 3);
-      } else {
-        EXPECT_GE(openreg_driver_count(), 3);
-        EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  Threads(8, [](int i) {
+    if (i % 3 == 0) {
+      EXPECT_EQ(openreg_device_count(), 4);
+    } else if (i % 3 == 1) {
+      EXPECT_EQ(openreg_set_device(3), OPENREG_OK) << last_message();
+      EXPECT_EQ(openreg_current_device(), 3);
+    } else {
+      EXPECT_GE(openreg_driver_count(), 3);
+      EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
+    }
+  }).join();
   EXPECT_EQ(count_lines(OPENREG_LOG_DEBUG, "Driver 'toy' initialized"), 1);
 }
 
 }  // namespace
+}  // namespace openreg_test

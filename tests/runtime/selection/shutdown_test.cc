@@ -11,10 +11,7 @@
 #include "gate.h"
 #include "runtime_test.h"
 
-using openreg_test::await_sleep;
-using openreg_test::last_message;
-using openreg_test::RuntimeTest;
-
+namespace openreg_test {
 namespace {
 
 class ShutdownTest : public RuntimeTest {
@@ -62,8 +59,7 @@ void use_the_table(int32_t device) {
   openreg_event event = nullptr;
   openreg_stream stream = 0;
   int32_t is_active = 0, mode = OPENREG_CAPTURE_RELAXED;
-  openreg_pointer_info info{};
-  info.struct_size = sizeof info;
+  auto info = sized<openreg_pointer_info>();
   if (openreg_malloc(device, 0, 4096, &memory) == OPENREG_OK) {
     EXPECT_EQ(openreg_pointer_get_info(memory, &info), OPENREG_OK) << last_message();
     EXPECT_EQ(info.kind, OPENREG_POINTER_DEVICE);
@@ -85,12 +81,9 @@ void use_the_table(int32_t device) {
 // Short calls of other threads end before it, or wait and make the next table; none finds half of one.
 TEST_F(ShutdownTest, ShortCallsOfOtherThreads) {
   std::atomic<bool> is_over{false};
-  std::vector<std::thread> threads;
-  for (int32_t device = 0; device < 2; ++device) {
-    threads.emplace_back([&, device] {
-      while (!is_over.load()) use_the_table(device);
-    });
-  }
+  Threads threads(2, [&](int32_t device) {
+    while (!is_over.load()) use_the_table(device);
+  });
   int ended = 0;
   while (ended < 20) {
     const openreg_status status = openreg_shutdown();
@@ -98,52 +91,46 @@ TEST_F(ShutdownTest, ShortCallsOfOtherThreads) {
     ended += status == OPENREG_OK;
   }
   is_over.store(true);
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }
 
 // What a call has made may be gone before the call uses it: it makes it again.
 TEST_F(ShutdownTest, GoneBeforeItIsUsed) {
   std::atomic<bool> is_over{false};
-  std::vector<std::thread> threads;
-  for (int32_t device = 0; device < 2; ++device) {
-    threads.emplace_back([&, device] {
-      while (!is_over.load()) {
-        int32_t is_active = 0;
-        openreg_stream stream = 1;
-        EXPECT_EQ(openreg_device_active(device, &is_active), OPENREG_OK) << last_message();
-        EXPECT_EQ(openreg_set_current_stream(device, 0), OPENREG_OK) << last_message();
-        EXPECT_EQ(openreg_current_stream(device, &stream), OPENREG_OK) << last_message();
-        EXPECT_EQ(stream, 0u);
-      }
-    });
-  }
+  Threads threads(2, [&](int32_t device) {
+    while (!is_over.load()) {
+      int32_t is_active = 0;
+      openreg_stream stream = 1;
+      EXPECT_EQ(openreg_device_active(device, &is_active), OPENREG_OK) << last_message();
+      EXPECT_EQ(openreg_set_current_stream(device, 0), OPENREG_OK) << last_message();
+      EXPECT_EQ(openreg_current_stream(device, &stream), OPENREG_OK) << last_message();
+      EXPECT_EQ(stream, 0u);
+    }
+  });
   for (int round = 0; round < 50; ++round) {
     while (openreg_is_initialized() == 0) std::this_thread::yield();
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
   is_over.store(true);
-  for (auto& thread : threads) thread.join();
+  threads.join();
 }
 
 // A thread that has found a cache just before its table is retired finds it closed, and nothing of its pools.
 TEST_F(ShutdownTest, MemoryOfStreams) {
   std::atomic<bool> is_over{false};
   std::atomic<int> allocations{0};
-  std::vector<std::thread> threads;
-  for (int32_t device = 0; device < 2; ++device) {
-    threads.emplace_back([&, device] {
-      while (!is_over.load()) {
-        openreg_stream stream = 0;
-        void* memory = nullptr;
-        EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
-        while (!is_over.load() && openreg_malloc(device, stream, 512, &memory) == OPENREG_OK) {
-          EXPECT_EQ(openreg_free(memory), OPENREG_OK) << last_message();
-          ++allocations;
-        }
+  Threads threads(2, [&](int32_t device) {
+    while (!is_over.load()) {
+      openreg_stream stream = 0;
+      void* memory = nullptr;
+      EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
+      while (!is_over.load() && openreg_malloc(device, stream, 512, &memory) == OPENREG_OK) {
+        EXPECT_EQ(openreg_free(memory), OPENREG_OK) << last_message();
+        ++allocations;
       }
-    });
-  }
+    }
+  });
   for (int ended = 0; ended < 50;) {
     const int before = allocations.load();
     while (allocations.load() - before < 20) std::this_thread::yield();
@@ -152,7 +139,7 @@ TEST_F(ShutdownTest, MemoryOfStreams) {
     ended += status == OPENREG_OK;
   }
   is_over.store(true);
-  for (auto& thread : threads) thread.join();
+  threads.join();
 }
 
 // A thread that calls without a pause doesn't keep it off, if each of its calls ends in time.
@@ -215,8 +202,7 @@ TEST_F(ShutdownTest, NothingIsChangedWhereItIsRefused) {
 TEST_F(ShutdownTest, ACallbackOfACall) {
   static openreg_status status;
   static std::string message;
-  openreg_observer observer{};
-  observer.struct_size = sizeof observer;
+  auto observer = sized<openreg_observer>();
   observer.span = [](void*, int32_t step, const openreg_span*, void**) {
     if (step != OPENREG_SPAN_BEGIN) return;
     status = openreg_shutdown();
@@ -230,3 +216,4 @@ TEST_F(ShutdownTest, ACallbackOfACall) {
 }
 
 }  // namespace
+}  // namespace openreg_test

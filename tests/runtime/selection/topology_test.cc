@@ -2,13 +2,7 @@
 // Devices are described without opening their driver.
 #include "runtime_test.h"
 
-using openreg_test::driver_path;
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 class TopologyTest : public ToysTest {
@@ -189,3 +183,4 @@ TEST_F(TopologyTest, DefectsOfTheDriver) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -6,28 +6,14 @@
 
 #include "runtime_test.h"
 
-using openreg_test::active;
-using openreg_test::driver_path;
-using openreg_test::has_flag;
-using openreg_test::in_child;
-using openreg_test::last_message;
-using openreg_test::record_of;
-using openreg_test::selection;
-using openreg_test::toy;
-using openreg_test::ToysTest;
-
+namespace openreg_test {
 namespace {
 
 class ChoosingTest : public ToysTest {
  protected:
-  static void* allocate() {
-    void* memory = nullptr;
-    EXPECT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_OK) << last_message();
-    return memory;
-  }
+  static void* allocate() { return openreg_test::allocate(0, 64); }
   static openreg_status device(const char* driver, int32_t i, std::string* name) {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
+    auto properties = sized<openreg_device_properties>();
     const openreg_status status = openreg_driver_get_device_properties(driver, i, &properties);
     *name = properties.name;
     return status;
@@ -37,8 +23,7 @@ class ChoosingTest : public ToysTest {
 // The call beats the variable, the variable the priority; taken back, the next rule counts.
 TEST_F(ChoosingTest, Precedence) {
   set("OPENREG_USE_MOCK_GPU", "cuda,hip");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "cuda*1");
+  expect_drivers("cuda*1");
   EXPECT_EQ(selection().chosen_by, OPENREG_CHOSEN_AUTOMATICALLY);
   set("OPENREG_DRIVERS", "hip,sim");
   ASSERT_EQ(openreg_drivers_reselect(), OPENREG_OK) << last_message();
@@ -104,10 +89,8 @@ TEST_F(ChoosingTest, IdleDriversAndFork) {
   ASSERT_EQ(openreg_driver_open("sim"), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_is_initialized(), 0);
   EXPECT_TRUE(in_child([] {
-    openreg_device_properties properties{};
-    properties.struct_size = sizeof properties;
-    openreg_selection now{};
-    now.struct_size = sizeof now;
+    auto properties = sized<openreg_device_properties>();
+    auto now = sized<openreg_selection>();
     openreg_drivers_forget_failures();
     return openreg_in_bad_fork() == 1 && openreg_driver_open("sim") == OPENREG_E_FORKED &&
            openreg_drivers_open_all() == OPENREG_E_FORKED && openreg_drivers_reselect() == OPENREG_E_FORKED &&
@@ -209,14 +192,12 @@ TEST_F(ChoosingTest, GroupInAList) {
   EXPECT_CONTAINS(last_message(), "other drivers: ");
   set("OPENREG_USE_MOCK_GPU", "hip");
   EXPECT_EQ(openreg_device_count(), 1);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "hip*1");
+  expect_drivers("hip*1");
   EXPECT_EQ(record_of("cuda").state, OPENREG_DRIVER_STATE_FAILED);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_USE_MOCK_GPU", "gpu");
   set("OPENREG_DRIVERS", "gpu,cuda,rocm,gpu,sim");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "cuda*1 hip*1 sim*2");
+  expect_drivers("cuda*1 hip*1 sim*2");
 }
 
 // acceptance 5.56: listed drivers alone are opened, in that order.
@@ -269,8 +250,7 @@ TEST_F(ChoosingTest, OpenAllIsAllOrNothing) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(openreg_drivers_open_all(), OPENREG_E_INTERNAL);
   // A good one of higher priority is chosen without a look at it.
   unset("OPENREG_DRIVERS");
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "before*2");
+  expect_drivers("before*2");
 }
 
 // acceptance 5.59: a quiet failure is remembered, logged once and not tried again, until something changes.
@@ -333,8 +313,7 @@ TEST_F(ChoosingTest, OpenDriver) {
   // It is counted as it is, and its devices are used later without opening it again.
   EXPECT_EQ(openreg_device_count(), 2);
   EXPECT_EQ(toy().calls("describe"), 0);
-  ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  EXPECT_EQ(active(), "asked*2");
+  expect_drivers("asked*2");
   EXPECT_EQ(toy().calls("open"), 1);
 }
 
@@ -496,3 +475,4 @@ TEST_F(ChoosingTest, TooManyDevicesTogether) {
 }
 
 }  // namespace
+}  // namespace openreg_test

@@ -250,24 +250,20 @@ TEST_F(ScheduleTest, Threads) {
   for (int seed = 0; seed < 12; ++seed) {
     const bool is_right = with_seed(seed, [] {
       std::atomic<bool> good{true};
-      std::vector<std::thread> threads;
-      for (int32_t number = 0; number < 4; ++number) {
-        threads.emplace_back([number, &good] {
-          const int32_t device = number % 2;
-          Memory memory(device);
-          const openreg_stream stream = pool_stream(device);
-          for (int value = 1; value <= 20; ++value) {
-            memset(memory.from, value, kSize);
-            good = good && openreg_memcpy_async(device, stream, memory.block, device, memory.from, OPENREG_HOST,
-                                                kSize) == OPENREG_OK;
-            good = good && openreg_stream_launch_host_func(device, stream, [](void*) {}, nullptr) == OPENREG_OK;
-            good = good && openreg_memcpy_async(device, stream, memory.to, OPENREG_HOST, memory.block, device, kSize) ==
-                               OPENREG_OK;
-            good = good && openreg_stream_synchronize(device, stream) == OPENREG_OK && memory.result() == value;
-          }
-        });
-      }
-      for (auto& thread : threads) thread.join();
+      Threads(4, [&good](int32_t number) {
+        const int32_t device = number % 2;
+        Memory memory(device);
+        const openreg_stream stream = pool_stream(device);
+        for (int value = 1; value <= 20; ++value) {
+          memset(memory.from, value, kSize);
+          good = good && openreg_memcpy_async(device, stream, memory.block, device, memory.from, OPENREG_HOST, kSize) ==
+                             OPENREG_OK;
+          good = good && openreg_stream_launch_host_func(device, stream, [](void*) {}, nullptr) == OPENREG_OK;
+          good = good && openreg_memcpy_async(device, stream, memory.to, OPENREG_HOST, memory.block, device, kSize) ==
+                             OPENREG_OK;
+          good = good && openreg_stream_synchronize(device, stream) == OPENREG_OK && memory.result() == value;
+        }
+      }).join();
       return good.load();
     });
     EXPECT_TRUE(is_right) << seed;
@@ -386,8 +382,7 @@ TEST_F(ScheduleTest, PoisonComesBehindFunctions) {
     EXPECT_EQ(with_seed(seed,
                         [] {
                           Memory memory;
-                          void* block = nullptr;
-                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+                          void* block = allocate(0, kSize);
                           EXPECT_EQ(openreg_memset_async(0, 0, block, 7, kSize), OPENREG_OK);
                           EXPECT_EQ(openreg_stream_launch_host_func(0, 0, [](void*) {}, nullptr), OPENREG_OK);
                           EXPECT_EQ(openreg_memcpy_async(0, 0, memory.to, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
@@ -395,7 +390,7 @@ TEST_F(ScheduleTest, PoisonComesBehindFunctions) {
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
                           int32_t done = 0;
                           while (done == 0) EXPECT_EQ(openreg_stream_query(0, 0, &done), OPENREG_OK);
-                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+                          block = allocate(0, kSize);
                           EXPECT_EQ(openreg_memcpy(memory.from, OPENREG_HOST, block, 0, kSize), OPENREG_OK);
                           EXPECT_NE(*static_cast<unsigned char*>(memory.from), 7);
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
@@ -411,8 +406,7 @@ TEST_F(ScheduleTest, IsValidated) {
   for (int seed = 0; seed < 6; ++seed) {
     EXPECT_EQ(with_seed(seed,
                         [] {
-                          void* block = nullptr;
-                          EXPECT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK);
+                          void* const block = allocate(0, kSize);
                           EXPECT_EQ(openreg_free(block), OPENREG_OK);
                           return busy_program();
                         }),

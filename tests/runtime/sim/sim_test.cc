@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "gate.h"
+#include "owned.h"
 #include "runtime_test.h"
 #include "sanitizer.h"
 
@@ -97,6 +98,7 @@ class SimTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_EQ(openreg_sim_query(&host_.services, &sim_), OPENREG_OK); }
   void TearDown() override {
+    owned_.give_back();
     if (instance_ != nullptr) {
       EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
     }
@@ -110,9 +112,12 @@ class SimTest : public ::testing::Test {
   char* alloc(int32_t dev, uint64_t size) {
     void* out = nullptr;
     EXPECT_EQ(sim_->mem_alloc(instance_, dev, Bytes(size), &out), OPENREG_OK) << host_.text;
-    return static_cast<char*>(out);
+    return static_cast<char*>(owned_.add(out, [=, this] { free(dev, out); }));
   }
-  void free(int32_t dev, void* ptr) { EXPECT_EQ(sim_->mem_free(instance_, dev, ptr), OPENREG_OK) << host_.text; }
+  void free(int32_t dev, void* ptr) {
+    EXPECT_EQ(sim_->mem_free(instance_, dev, ptr), OPENREG_OK) << host_.text;
+    owned_.remove(ptr);
+  }
   char* alias(int32_t dev, void* ptr) {
     void* out = nullptr;
     EXPECT_EQ(sim_->host_alias(instance_, dev, ptr, &out), OPENREG_OK) << host_.text;
@@ -131,12 +136,12 @@ class SimTest : public ::testing::Test {
   openreg_driver_stream stream(int32_t dev) {
     openreg_driver_stream out = nullptr;
     EXPECT_EQ(sim_->stream_create(instance_, dev, 0, 0, &out), OPENREG_OK) << host_.text;
-    return out;
+    return owned_.add(out, [=, this] { destroy(dev, out); });
   }
   openreg_driver_event event(int32_t dev, uint32_t flags = 0) {
     openreg_driver_event out = nullptr;
     EXPECT_EQ(sim_->event_create(instance_, dev, flags, &out), OPENREG_OK) << host_.text;
-    return out;
+    return owned_.add(out, [=, this] { destroy(out); });
   }
   bool done(int32_t dev, openreg_driver_stream on) {
     int32_t out = -1;
@@ -157,12 +162,17 @@ class SimTest : public ::testing::Test {
   }
   void destroy(int32_t dev, openreg_driver_stream one) {
     EXPECT_EQ(sim_->stream_destroy(instance_, dev, one), OPENREG_OK);
+    owned_.remove(one);
   }
-  void destroy(openreg_driver_event one) { EXPECT_EQ(sim_->event_destroy(instance_, 0, one), OPENREG_OK); }
+  void destroy(openreg_driver_event one) {
+    EXPECT_EQ(sim_->event_destroy(instance_, 0, one), OPENREG_OK);
+    owned_.remove(one);
+  }
 
   Host host_;
   const openreg_driver* sim_ = nullptr;
   openreg_instance instance_ = nullptr;
+  openreg_test::Owned owned_;
 };
 
 // Holds a stream back: work queued on it after construction waits until release(). Made of the ABI alone: the stream
@@ -337,7 +347,6 @@ TEST_F(SimTest, MemoryIsCounted) {
     EXPECT_EQ(out, &out);
   }
   EXPECT_CONTAINS(host_.text, "0 of 67108864 bytes are free");
-  free(0, block);
 }
 
 // Blocks don't overlap, are aligned, lie at one constant distance from their aliases, and hold what is written.
@@ -366,7 +375,6 @@ TEST_F(SimTest, BlocksAndAliases) {
   for (const auto& one : blocks) free(1, one.first);
   EXPECT_EQ(unused(1), 64 * kMib);
   EXPECT_EQ(alloc(1, 64 * kMib), blocks[0].first);  // all pieces have joined
-  free(1, blocks[0].first);
 }
 
 // Twice the addresses: memory in pieces does not use up the addresses before the capacity.
@@ -439,7 +447,6 @@ TEST_F(SimTest, NotForkedInto) {
     return mincore(seen, 4096, &resident) != 0 && mincore(block, 4096, &resident) != 0;
   }));
   EXPECT_EQ(*seen, 1);
-  free(0, block);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -472,7 +479,6 @@ TEST_F(SimTest, LongQueue) {
 #if !OPENREG_TEST_SANITIZER  // whose allocators tell nothing here
   EXPECT_LE(mallinfo2().uordblks + mallinfo2().hblkhd, before + 64 * 1024);
 #endif
-  destroy(0, on);
 }
 
 // A thread comes with the first task, not with the stream, and goes with the stream.
@@ -559,9 +565,6 @@ TEST_F(SimTest, StreamsThatOnlyWaitHaveNoWorker) {
     destroy(0, behind);  // ends its queue, as with a worker
     EXPECT_TRUE(is_open);
   }
-  for (openreg_driver_event one : {ended, passed}) destroy(one);
-  destroy(0, busy);
-  destroy(1, idle);
 }
 
 // Host memory that is not pinned may be freed when the call returns: the copy is done then, in its place in the stream.
@@ -580,9 +583,6 @@ TEST_F(SimTest, PageableCopiesAreInOrder) {
   EXPECT_TRUE(done(0, on));
   EXPECT_EQ(sim_->copy(instance_, 0, on, nullptr, -1, nullptr, 0, 0), OPENREG_OK);  // 0 bytes
   EXPECT_EQ(sim_->fill(instance_, 0, on, nullptr, 0, 0), OPENREG_OK);
-  destroy(0, on);
-  free(0, block);
-  free(0, scratch);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -627,12 +627,6 @@ TEST_F(SimTest, EventGenerations) {
     EXPECT_EQ(sim_->event_sync(instance_, 0, one), OPENREG_OK);
     EXPECT_TRUE(done(0, slow));
   }
-  destroy(one);
-  destroy(0, slow);
-  destroy(0, fast);
-  destroy(1, waiter);
-  free(0, block);
-  free(0, scratch);
 }
 
 // An event may be destroyed while its record is pending, and its stream before the event.
@@ -657,11 +651,6 @@ TEST_F(SimTest, EventOutlivesAndIsOutlived) {
     sync(0, waiter);
     EXPECT_TRUE(done(0, held));
   }
-  destroy(kept);
-  destroy(0, held);
-  destroy(0, waiter);
-  free(0, block);
-  free(0, scratch);
 }
 
 // A stream that waits for its own event waits for nothing; streams that wait for each other in turn get through.
@@ -682,11 +671,6 @@ TEST_F(SimTest, WaitsDoNotDeadlock) {
   EXPECT_EQ(sim_->device_sync(instance_, 0), OPENREG_OK);
   EXPECT_TRUE(done(of_a));
   EXPECT_TRUE(done(of_b));
-  destroy(of_a);
-  destroy(of_b);
-  destroy(0, a);
-  destroy(1, b);
-  free(0, block);
 }
 
 // All at once, on shared streams and events. (For the thread sanitizer; the bytes are checked too.)
@@ -696,35 +680,31 @@ TEST_F(SimTest, ThreadsShareStreams) {
   openreg_driver_stream shared[2] = {stream(0), stream(1)};
   openreg_driver_event events[2] = {event(0), event(1, OPENREG_EVENT_TIMING)};
   std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int id = 0; id < kThreads; ++id) {
-    threads.emplace_back([&, id] {
-      for (int step = 0; step < 60; ++step) {
-        const int32_t dev = (id + step) % 2;
-        void *block = nullptr, *view = nullptr;
-        openreg_driver_stream own = nullptr;
-        int32_t finished = 0;
-        char pageable[64];
-        if (sim_->mem_alloc(instance_, dev, Bytes(8192), &block) != OPENREG_OK) ++wrong;
-        if (sim_->stream_create(instance_, dev, 0, 0, &own) != OPENREG_OK) ++wrong;
-        if (sim_->fill(instance_, dev, shared[dev], block, static_cast<uint8_t>(id), 8192) != OPENREG_OK) ++wrong;
-        if (sim_->event_record(instance_, dev, shared[dev], events[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->stream_wait(instance_, dev, own, events[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->fill(instance_, dev, own, block, static_cast<uint8_t>(id + 1), 100) != OPENREG_OK) ++wrong;
-        if (sim_->copy(instance_, dev, own, pageable, -1, block, dev, 64) != OPENREG_OK) ++wrong;
-        if (pageable[63] != static_cast<char>(id + 1)) ++wrong;
-        if (sim_->event_query(instance_, 0, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
-        if (step % 16 == 0 && sim_->device_sync(instance_, dev) != OPENREG_OK) ++wrong;
-        if (sim_->event_sync(instance_, 0, events[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->stream_sync(instance_, dev, shared[dev]) != OPENREG_OK) ++wrong;
-        if (sim_->host_alias(instance_, dev, block, &view) != OPENREG_OK) ++wrong;
-        if (static_cast<char*>(view)[8191] != id) ++wrong;
-        if (sim_->stream_destroy(instance_, dev, own) != OPENREG_OK) ++wrong;
-        if (sim_->mem_free(instance_, dev, block) != OPENREG_OK) ++wrong;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  openreg_test::Threads(kThreads, [&](int id) {
+    for (int step = 0; step < 60; ++step) {
+      const int32_t dev = (id + step) % 2;
+      void *block = nullptr, *view = nullptr;
+      openreg_driver_stream own = nullptr;
+      int32_t finished = 0;
+      char pageable[64];
+      if (sim_->mem_alloc(instance_, dev, Bytes(8192), &block) != OPENREG_OK) ++wrong;
+      if (sim_->stream_create(instance_, dev, 0, 0, &own) != OPENREG_OK) ++wrong;
+      if (sim_->fill(instance_, dev, shared[dev], block, static_cast<uint8_t>(id), 8192) != OPENREG_OK) ++wrong;
+      if (sim_->event_record(instance_, dev, shared[dev], events[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->stream_wait(instance_, dev, own, events[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->fill(instance_, dev, own, block, static_cast<uint8_t>(id + 1), 100) != OPENREG_OK) ++wrong;
+      if (sim_->copy(instance_, dev, own, pageable, -1, block, dev, 64) != OPENREG_OK) ++wrong;
+      if (pageable[63] != static_cast<char>(id + 1)) ++wrong;
+      if (sim_->event_query(instance_, 0, events[1 - dev], &finished) != OPENREG_OK) ++wrong;
+      if (step % 16 == 0 && sim_->device_sync(instance_, dev) != OPENREG_OK) ++wrong;
+      if (sim_->event_sync(instance_, 0, events[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->stream_sync(instance_, dev, shared[dev]) != OPENREG_OK) ++wrong;
+      if (sim_->host_alias(instance_, dev, block, &view) != OPENREG_OK) ++wrong;
+      if (static_cast<char*>(view)[8191] != id) ++wrong;
+      if (sim_->stream_destroy(instance_, dev, own) != OPENREG_OK) ++wrong;
+      if (sim_->mem_free(instance_, dev, block) != OPENREG_OK) ++wrong;
+    }
+  }).join();
   EXPECT_EQ(wrong, 0);
   for (int dev = 0; dev < 2; ++dev) {
     destroy(events[dev]);
@@ -741,6 +721,7 @@ TEST_F(SimTest, CloseWithStreamsLeft) {
   for (uint64_t i = 0; i < 4; ++i) fill(0, block + i * 4 * kMib, 1, 4 * kMib, stream(0));
   EXPECT_EQ(sim_->close(instance_), OPENREG_OK);
   instance_ = nullptr;
+  owned_.forget();
   EXPECT_EQ(workers_once_settled(before), before);
 }
 
@@ -836,7 +817,6 @@ TEST_F(SimTest, SharingRefuses) {
   EXPECT_CONTAINS(host_.text, "is not memory of another process on device 1");
   EXPECT_EQ(out, nullptr);
   EXPECT_EQ(unused(1), before);
-  free(1, block);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

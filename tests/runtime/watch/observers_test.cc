@@ -36,8 +36,7 @@ struct Seen {
 Seen& seen_by(void* ctx) { return *static_cast<Seen*>(ctx); }
 
 openreg_observer make_observer(Seen* seen) {
-  openreg_observer made{};
-  made.struct_size = sizeof made;
+  auto made = sized<openreg_observer>();
   made.ctx = seen;
   made.memory = [](void* ctx, const openreg_memory_event*) { ++seen_by(ctx).events; };
   made.block = [](void* ctx, int32_t what, const void*, uint64_t, int32_t, openreg_stream) {
@@ -114,8 +113,7 @@ TEST_F(ObserversTest, StatesOfABlock) {
   openreg_stream stream = 0;
   ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_observe(&observer, OPENREG_OBSERVE_USES), OPENREG_OK) << last_message();
-  void* block = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 1000, &block), OPENREG_OK) << last_message();
+  void* const block = allocate(0, 1000);
   ASSERT_EQ(openreg_memory_record_stream(block, 0, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_free(static_cast<char*>(block) + 8), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_free(block), OPENREG_OK) << last_message();
@@ -131,18 +129,15 @@ TEST_F(ObserversTest, StatesOfABlock) {
 TEST_F(ObserversTest, RemovedWhileThreadsWork) {
   std::atomic<bool> stops{false};
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&] {
-      void* block = nullptr;
-      while (!stops) {
-        EXPECT_EQ(openreg_malloc(0, 0, 256, &block), OPENREG_OK);
-        EXPECT_EQ(openreg_memset_async(0, 0, block, 1, 256), OPENREG_OK);
-        EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-        EXPECT_EQ(openreg_free(block), OPENREG_OK);
-      }
-    });
-  }
+  Threads threads(2, [&] {
+    void* block = nullptr;
+    while (!stops) {
+      EXPECT_EQ(openreg_malloc(0, 0, 256, &block), OPENREG_OK);
+      EXPECT_EQ(openreg_memset_async(0, 0, block, 1, 256), OPENREG_OK);
+      EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
+      EXPECT_EQ(openreg_free(block), OPENREG_OK);
+    }
+  });
   for (int round = 0; round < 200; ++round) {
     auto seen = std::make_unique<Seen>();
     auto observer = std::make_unique<openreg_observer>(make_observer(seen.get()));
@@ -152,7 +147,7 @@ TEST_F(ObserversTest, RemovedWhileThreadsWork) {
     std::memset(static_cast<void*>(observer.get()), 0xff, sizeof *observer);  // a call of it would crash
   }
   stops = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   openreg_observer_remove(nullptr);
 }
 
@@ -217,22 +212,18 @@ TEST_F(ObserversTest, ComeAndGoWhileThreadsWork) {
   std::atomic<bool> stops{false};
   std::atomic<int> failures{0};
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] {
-      std::vector<char> bytes(256, 3), back(256);
-      while (!stops) {
-        void* block = nullptr;
-        const bool ok = openreg_malloc(0, 0, bytes.size(), &block) == OPENREG_OK &&
-                        openreg_memcpy_async(0, 0, block, 0, bytes.data(), OPENREG_HOST, bytes.size()) == OPENREG_OK &&
-                        openreg_memcpy(back.data(), OPENREG_HOST, block, 0, back.size()) == OPENREG_OK &&
-                        back == bytes && openreg_free(block) == OPENREG_OK;
-        failures += ok ? 0 : 1;
-      }
-    });
-  }
-  openreg_tracer tracer{};
-  tracer.struct_size = sizeof tracer;
+  Threads threads(3, [&] {
+    std::vector<char> bytes(256, 3), back(256);
+    while (!stops) {
+      void* block = nullptr;
+      const bool ok = openreg_malloc(0, 0, bytes.size(), &block) == OPENREG_OK &&
+                      openreg_memcpy_async(0, 0, block, 0, bytes.data(), OPENREG_HOST, bytes.size()) == OPENREG_OK &&
+                      openreg_memcpy(back.data(), OPENREG_HOST, block, 0, back.size()) == OPENREG_OK && back == bytes &&
+                      openreg_free(block) == OPENREG_OK;
+      failures += ok ? 0 : 1;
+    }
+  });
+  auto tracer = sized<openreg_tracer>();
   tracer.record = [](void*, const openreg_trace_record*) {};
   for (int round = 0; round < 40; ++round) {
     openreg_faults faults = nullptr;
@@ -247,7 +238,7 @@ TEST_F(ObserversTest, ComeAndGoWhileThreadsWork) {
     EXPECT_EQ(openreg_observe(&observer, 0), OPENREG_OK);
   }
   stops = true;
-  for (auto& thread : threads) thread.join();
+  threads.join();
   EXPECT_EQ(failures, 0);
 }
 

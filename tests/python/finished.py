@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs that a test runs to their end."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def finished(
+    command: Sequence[str | Path], *, status: int | None = 0, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program with `options` of subprocess.run(), and fails the test if it ends with another status than `status`."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert status is None or done.returncode == status, done.stdout[-8000:] + done.stderr[-8000:]
+    return done
