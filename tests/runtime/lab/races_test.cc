@@ -21,7 +21,7 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
 extern "C" const char* __tsan_default_suppressions() { return "race:openreg_sim_stream_run\n"; }
 
 using openreg_test::last_message;
-using openreg_test::RuntimeTest;
+using openreg_test::SimDevicesTest;
 
 namespace {
 
@@ -31,18 +31,18 @@ struct Report {
   uint64_t address, size, offset;
 };
 
-class RacesTest : public RuntimeTest {
+class RacesTest : public SimDevicesTest {
  protected:
   void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");
+    SimDevicesTest::SetUp();
     openreg_races_clear();
     turn_on();
   }
   void TearDown() override {
     EXPECT_EQ(openreg_races_set(0, nullptr), OPENREG_OK);
     openreg_races_clear();
-    RuntimeTest::TearDown();
+    openreg_set_places(nullptr);
+    SimDevicesTest::TearDown();
   }
   static void turn_on(uint32_t flags = OPENREG_RACES_REPORT) {
     ASSERT_EQ(openreg_races_set(flags, nullptr), OPENREG_OK) << last_message();
@@ -86,6 +86,18 @@ class RacesTest : public RuntimeTest {
 
 using Kinds = std::vector<int32_t>;
 
+// With a block of the default stream's, and another stream.
+class RacesOfStreamsTest : public RacesTest {
+ protected:
+  void SetUp() override {
+    RacesTest::SetUp();
+    block_ = allocate(4096);
+    other_ = from_pool(0);
+  }
+  char* block_ = nullptr;
+  openreg_stream other_ = 0;
+};
+
 // Off, nothing is noted and nothing reported, and the flags say so.
 TEST_F(RacesTest, OffNotesNothing) {
   turn_on(0);
@@ -98,28 +110,24 @@ TEST_F(RacesTest, OffNotesNothing) {
 }
 
 // Uses of one stream are in order; two reads of two streams are not in each other's way.
-TEST_F(RacesTest, OneStreamAndReadsAreInOrder) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 64);
-  write(0, block, 64);
-  read(0, block, 64);
+TEST_F(RacesOfStreamsTest, OneStreamAndReadsAreInOrder) {
+  write(0, block_, 64);
+  write(0, block_, 64);
+  read(0, block_, 64);
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
-  read(0, block, 64);
-  read(other, block, 64);
+  read(0, block_, 64);
+  read(other_, block_, 64);
   EXPECT_EQ(kinds(), Kinds{});
 }
 
 // A write and a read, a read and a write, and two writes of unordered streams, whichever comes first.
-TEST_F(RacesTest, UnorderedUsesAreFound) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 64, "a");
-  read(other, block, 64, "b");
-  read(0, block + 1024, 64, "c");
-  write(other, block + 1024, 64, "d");
-  write(0, block + 2048, 64, "e");
-  write(other, block + 2048, 64, "f");
+TEST_F(RacesOfStreamsTest, UnorderedUsesAreFound) {
+  write(0, block_, 64, "a");
+  read(other_, block_, 64, "b");
+  read(0, block_ + 1024, 64, "c");
+  write(other_, block_ + 1024, 64, "d");
+  write(0, block_ + 2048, 64, "e");
+  write(other_, block_ + 2048, 64, "f");
   EXPECT_EQ(kinds(), (Kinds{OPENREG_RACE_READ_WRITE, OPENREG_RACE_READ_WRITE, OPENREG_RACE_WRITE_WRITE}));
   EXPECT_EQ(reports()[1].first, "c");
   EXPECT_EQ(reports()[1].second, "d");
@@ -130,70 +138,60 @@ TEST_F(RacesTest, UnorderedUsesAreFound) {
 }
 
 // A pair of operators is reported once, until the reports are cleared.
-TEST_F(RacesTest, EachPairOnce) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
+TEST_F(RacesOfStreamsTest, EachPairOnce) {
   for (int round = 0; round < 3; ++round) {
-    write(0, block, 64, "a");
-    write(other, block, 64, "b");
+    write(0, block_, 64, "a");
+    write(other_, block_, 64, "b");
   }
   EXPECT_EQ(openreg_races_count(), 2u);  // a then b, b then a
   openreg_races_clear();
-  write(0, block, 64, "a");
+  write(0, block_, 64, "a");
   EXPECT_EQ(openreg_races_count(), 1u);
 }
 
 // Ranges that share no byte don't race; those that share one do, and the report names it.
-TEST_F(RacesTest, BytesCount) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 100);
-  write(other, block + 100, 100);
+TEST_F(RacesOfStreamsTest, BytesCount) {
+  write(0, block_, 100);
+  write(other_, block_ + 100, 100);
   EXPECT_EQ(kinds(), Kinds{});
-  write(other, block + 99, 2);
+  write(other_, block_ + 99, 2);
   ASSERT_EQ(openreg_races_count(), 1u);
-  EXPECT_EQ(reports()[0].address, reinterpret_cast<uintptr_t>(block) + 99);
+  EXPECT_EQ(reports()[0].address, reinterpret_cast<uintptr_t>(block_) + 99);
   EXPECT_EQ(reports()[0].size, 1u);
 }
 
 // Columns of a matrix are apart from each other, though their extents overlap; a column and a row are not.
-TEST_F(RacesTest, StridedTensorsByTheirRows) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
+TEST_F(RacesOfStreamsTest, StridedTensorsByTheirRows) {
   const int64_t half[] = {8, 4}, strides[] = {8, 1}, row[] = {8}, one[] = {1};
   const uint32_t origin = openreg_races_origin("matrix");
-  EXPECT_EQ(openreg_races_use_tensor(origin, 0, 0, block, 2, half, strides, 4, 1), OPENREG_OK);
-  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other, block + 16, 2, half, strides, 4, 1), OPENREG_OK);
+  EXPECT_EQ(openreg_races_use_tensor(origin, 0, 0, block_, 2, half, strides, 4, 1), OPENREG_OK);
+  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other_, block_ + 16, 2, half, strides, 4, 1), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
-  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other, block + 32, 1, row, one, 4, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other_, block_ + 32, 1, row, one, 4, 0), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_READ_WRITE});
 }
 
 // Transposed, expanded and scalar tensors are the bytes that they are.
-TEST_F(RacesTest, ShapesAreReadAsBytes) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
+TEST_F(RacesOfStreamsTest, ShapesAreReadAsBytes) {
   const int64_t square[] = {8, 8}, transposed[] = {1, 8}, expanded[] = {0, 1};
   const uint32_t origin = openreg_races_origin("tensor");
-  EXPECT_EQ(openreg_races_use_tensor(origin, 0, 0, block, 2, square, transposed, 4, 1), OPENREG_OK);
-  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other, block + 256, 2, square, expanded, 4, 1), OPENREG_OK);
-  EXPECT_EQ(openreg_races_use_tensor(origin, 0, 0, block + 288, 0, nullptr, nullptr, 4, 1), OPENREG_OK);
+  EXPECT_EQ(openreg_races_use_tensor(origin, 0, 0, block_, 2, square, transposed, 4, 1), OPENREG_OK);
+  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other_, block_ + 256, 2, square, expanded, 4, 1), OPENREG_OK);
+  EXPECT_EQ(openreg_races_use_tensor(origin, 0, 0, block_ + 288, 0, nullptr, nullptr, 4, 1), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
-  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other, block + 252, 0, nullptr, nullptr, 4, 0), OPENREG_OK);
+  EXPECT_EQ(openreg_races_use_tensor(origin, 0, other_, block_ + 252, 0, nullptr, nullptr, 4, 0), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_READ_WRITE});
 }
 
 // An event orders what was before its record, and not what came behind it.
-TEST_F(RacesTest, EventsOrderWhatIsBeforeTheirRecord) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 64);
+TEST_F(RacesOfStreamsTest, EventsOrderWhatIsBeforeTheirRecord) {
+  write(0, block_, 64);
   const openreg_event event = record(0);
-  write(0, block + 64, 64);
-  EXPECT_EQ(openreg_stream_wait_event(0, other, event), OPENREG_OK);
-  write(other, block, 64);
+  write(0, block_ + 64, 64);
+  EXPECT_EQ(openreg_stream_wait_event(0, other_, event), OPENREG_OK);
+  write(other_, block_, 64);
   EXPECT_EQ(kinds(), Kinds{});
-  write(other, block + 64, 64);
+  write(other_, block_ + 64, 64);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_WRITE_WRITE});
 }
 
@@ -246,7 +244,6 @@ TEST_F(RacesTest, TheHostOrders) {
 
 // Synchronising another stream or another device orders nothing.
 TEST_F(RacesTest, OtherSynchronisationsDontOrder) {
-  set("OPENREG_DEVICES", "2");
   char* const block = allocate(4096);
   const openreg_stream other = from_pool(0), third = from_pool(0);
   write(0, block, 64);
@@ -257,42 +254,36 @@ TEST_F(RacesTest, OtherSynchronisationsDontOrder) {
 }
 
 // A host function has seen what is before it in its stream.
-TEST_F(RacesTest, HostFunctionsOrder) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 64);
+TEST_F(RacesOfStreamsTest, HostFunctionsOrder) {
+  write(0, block_, 64);
   std::atomic<bool> has_run{false};
   const auto run = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); };
   ASSERT_EQ(openreg_stream_launch_host_func(0, 0, run, &has_run), OPENREG_OK) << last_message();
   while (!has_run) std::this_thread::yield();
-  write(other, block, 64);
+  write(other_, block_, 64);
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
 }
 
 // The runtime's own copies and fills are uses; a copy that waits orders.
-TEST_F(RacesTest, CopiesAndFillsAreUses) {
-  char* const block = allocate(4096);
+TEST_F(RacesOfStreamsTest, CopiesAndFillsAreUses) {
   char* const target = allocate(4096);
   char bytes[64] = {};
-  const openreg_stream other = from_pool(0);
-  ASSERT_EQ(openreg_memset_async(0, 0, block, 7, 64), OPENREG_OK);
-  ASSERT_EQ(openreg_memcpy_async(0, other, target, 0, block, 0, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, block_, 7, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, other_, target, 0, block_, 0, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_READ_WRITE});
   EXPECT_EQ(reports()[0].first, "openreg_memset_async");
-  ASSERT_EQ(openreg_memcpy(bytes, OPENREG_HOST, block, 0, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy(bytes, OPENREG_HOST, block_, 0, 64), OPENREG_OK);
   openreg_races_clear();
-  ASSERT_EQ(openreg_memset_async(0, other, block + 64, 7, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, other_, block_ + 64, 7, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
 }
 
 // Pinned memory that a stream copies from or to is not the host's until it has waited.
-TEST_F(RacesTest, PinnedMemoryUnderACopy) {
+TEST_F(RacesOfStreamsTest, PinnedMemoryUnderACopy) {
   void* const pinned = make_pinned(4096);
-  char* const block = allocate(4096);
-  const openreg_stream stream = from_pool(0);
-  ASSERT_EQ(openreg_memcpy_async(0, stream, block, 0, pinned, OPENREG_HOST, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memcpy_async(0, other_, block_, 0, pinned, OPENREG_HOST, 64), OPENREG_OK);
   const uint32_t origin = openreg_races_origin("host");
   EXPECT_TRUE(openreg_races_knows(pinned, 1));
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 0), OPENREG_OK);
@@ -301,25 +292,23 @@ TEST_F(RacesTest, PinnedMemoryUnderACopy) {
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_HOST});
   EXPECT_NE(reports()[0].remedy.find("synchronize()"), std::string::npos);
   openreg_races_clear();
-  EXPECT_EQ(openreg_stream_synchronize(0, stream), OPENREG_OK);
+  EXPECT_EQ(openreg_stream_synchronize(0, other_), OPENREG_OK);
   EXPECT_EQ(openreg_races_host_use(origin, pinned, 64, 1), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
-  release(block);
+  release(block_);
   free_pinned(pinned);
   EXPECT_FALSE(openreg_races_knows(pinned, 1));
 }
 
 // A block that was freed while another stream used it, and then given out again: the missing openreg_memory_record_stream().
-TEST_F(RacesTest, ReuseWithoutRecordStream) {
-  const openreg_stream other = from_pool(0);
-  char* const block = allocate(4096);
-  write(0, block, 4096);
+TEST_F(RacesOfStreamsTest, ReuseWithoutRecordStream) {
+  write(0, block_, 4096);
   const openreg_event event = record(0);
-  EXPECT_EQ(openreg_stream_wait_event(0, other, event), OPENREG_OK);
-  read(other, block, 4096, "reader");
-  release(block);
+  EXPECT_EQ(openreg_stream_wait_event(0, other_, event), OPENREG_OK);
+  read(other_, block_, 4096, "reader");
+  release(block_);
   char* const again = allocate(4096);
-  ASSERT_EQ(again, block);
+  ASSERT_EQ(again, block_);
   write(0, again, 4096, "new owner");
   EXPECT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
   EXPECT_EQ(reports()[0].first, "reader");
@@ -361,7 +350,6 @@ TEST_F(RacesTest, ReuseNamesWhereTheBlockWasFreed) {
     ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
     openreg_races_clear();
   }
-  openreg_set_places(nullptr);
 }
 
 // To its last byte, and not by a second free, which is refused.
@@ -381,8 +369,6 @@ TEST_F(RacesTest, WhereAllOfABlockWasFreed) {
   write(0, again + 4095, 1, "new owner");
   ASSERT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
   EXPECT_EQ(reports()[0].freed, "train.py:17 in step");
-  release(again);
-  openreg_set_places(nullptr);
 }
 
 // A block that was freed while nobody looked says nothing of the one in its place.
@@ -405,8 +391,6 @@ TEST_F(RacesTest, BlocksThatWereFreedWhileNobodyLooked) {
   write(0, again + half, half, "new owner");
   ASSERT_EQ(kinds(), Kinds{OPENREG_RACE_REUSE});
   EXPECT_EQ(reports()[0].freed, "train.py:17 in step");
-  release(again);
-  openreg_set_places(nullptr);
 }
 
 // Likewise for a stream of another device, its default one too: the block's reuse has to wait for it.
@@ -526,14 +510,12 @@ TEST_F(RacesTest, RecordingAgainKeepsNothingMore) {
 }
 
 // With RAISE the second use fails before it has begun, with the report as its text, each time.
-TEST_F(RacesTest, RaiseRefusesTheSecondUse) {
+TEST_F(RacesOfStreamsTest, RaiseRefusesTheSecondUse) {
   turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  ASSERT_EQ(openreg_memset_async(0, 0, block, 1, 64), OPENREG_OK);
-  EXPECT_EQ(openreg_memset_async(0, other, block, 2, 64), OPENREG_E_INVALID);
+  ASSERT_EQ(openreg_memset_async(0, 0, block_, 1, 64), OPENREG_OK);
+  EXPECT_EQ(openreg_memset_async(0, other_, block_, 2, 64), OPENREG_E_INVALID);
   EXPECT_NE(last_message().find("race: nothing orders two writes"), std::string::npos) << last_message();
-  EXPECT_EQ(openreg_memset_async(0, 0, block, 2, 64), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_memset_async(0, 0, block_, 2, 64), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_races_count(), 1u);
 }
 
@@ -551,26 +533,24 @@ TEST_F(RacesTest, RaiseLogsUsesByTheHost) {
 }
 
 // What is allowed, and what a muted thread does, is in no report.
-TEST_F(RacesTest, AllowedAndMuted) {
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 64, "a");
+TEST_F(RacesOfStreamsTest, AllowedAndMuted) {
+  write(0, block_, 64, "a");
   openreg_races_allow(1);
-  write(other, block, 64, "b");
+  write(other_, block_, 64, "b");
   openreg_races_allow(-1);
-  write(0, block, 64, "c");  // of a pair with b
+  write(0, block_, 64, "c");  // of a pair with b
   EXPECT_EQ(kinds(), Kinds{});
   EXPECT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   openreg_races_mute(1);
-  ASSERT_EQ(openreg_memset_async(0, other, block, 1, 64), OPENREG_OK);
-  EXPECT_EQ(openreg_stream_synchronize(0, other), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, other_, block_, 1, 64), OPENREG_OK);
+  EXPECT_EQ(openreg_stream_synchronize(0, other_), OPENREG_OK);
   openreg_races_mute(-1);
-  ASSERT_EQ(openreg_memset_async(0, 0, block, 1, 64), OPENREG_OK);
+  ASSERT_EQ(openreg_memset_async(0, 0, block_, 1, 64), OPENREG_OK);
   EXPECT_EQ(kinds(), Kinds{});
 }
 
 // A language says where it is, and that a place is allowed.
-TEST_F(RacesTest, PlacesAreTold) {
+TEST_F(RacesOfStreamsTest, PlacesAreTold) {
   static thread_local uint32_t at = 1;
   openreg_places places{};
   places.here = [](int32_t wants_stack) { return wants_stack == 0 ? at : 0; };
@@ -579,24 +559,21 @@ TEST_F(RacesTest, PlacesAreTold) {
     return place == 1 ? "train.py:12" : place == 2 ? "train.py:15" : "train.py:20";
   };
   openreg_set_places(&places);
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 64);
+  write(0, block_, 64);
   at = 2;
-  write(other, block, 64);
+  write(other_, block_, 64);
   at = 3;
-  write(0, block, 64);
+  write(0, block_, 64);
   at = 1;
   ASSERT_EQ(openreg_races_count(), 1u);
   EXPECT_NE(reports()[0].text.find("first: write writes on the default stream of openreg:0, at train.py:12"),
             std::string::npos)
       << reports()[0].text;
   EXPECT_NE(reports()[0].text.find("at train.py:15"), std::string::npos);
-  openreg_set_places(nullptr);
 }
 
 // Stacks are asked for where they are wanted, and come with the report and its text; a long one is logged in parts.
-TEST_F(RacesTest, StacksAreTold) {
+TEST_F(RacesOfStreamsTest, StacksAreTold) {
   static const std::string deep = [] {
     std::string lines = "    train.py:1 in first\n";
     for (int i = 0; i < 200; ++i) lines += "    deep.py:" + std::to_string(i) + " in nested\n";
@@ -610,15 +587,13 @@ TEST_F(RacesTest, StacksAreTold) {
   };
   places.here_stack = [](uint32_t place) { return place == 2 ? deep.c_str() : ""; };
   openreg_set_places(&places);
-  char* const block = allocate(4096);
-  const openreg_stream other = from_pool(0);
-  write(0, block, 64, "short");
-  write(other, block, 64, "short");
+  write(0, block_, 64, "short");
+  write(other_, block_, 64, "short");
   EXPECT_EQ(reports().at(0).text.find("stack of"), std::string::npos);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "stack of the"), 0);
   turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_STACKS);
-  write(0, block + 64, 64, "deep");
-  write(other, block + 64, 64, "deep");
+  write(0, block_ + 64, 64, "deep");
+  write(other_, block_ + 64, 64, "deep");
   ASSERT_EQ(openreg_races_count(), 2u);
   const std::string text = reports().at(1).text;
   EXPECT_NE(text.find("\n  stack of the first use:\n    train.py:1 in first\n"), std::string::npos) << text;
@@ -626,13 +601,11 @@ TEST_F(RacesTest, StacksAreTold) {
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "race: stack of the first use:"), 1);
   EXPECT_GE(count_lines(OPENREG_LOG_WARNING, "race: more of the stack of the second use:\n    deep.py:"), 2);
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "deep.py:199 in nested"), 2);
-  openreg_set_places(nullptr);
 }
 
 // Calls that use a stream or an event of a lost device are reported, with the call that lost it; they fail by themselves,
 // in mode raise too. Those that clean up are not.
 TEST_F(RacesTest, StreamsAndEventsOfALostDevice) {
-  set("OPENREG_DEVICES", "2");
   turn_on(OPENREG_RACES_REPORT | OPENREG_RACES_RAISE);
   char* const block = allocate(4096, 0, 1);
   char* const alive = allocate(4096, 0, 0);
@@ -680,7 +653,6 @@ TEST_F(RacesTest, ManyStreams) {
 
 // Peers are copied between in order with the current streams of both devices.
 TEST_F(RacesTest, CopiesBetweenDevices) {
-  set("OPENREG_DEVICES", "2");
   char* const here = allocate(4096, 0, 0);
   char* const there = allocate(4096, 0, 1);
   ASSERT_EQ(openreg_memset_async(0, 0, here, 1, 64), OPENREG_OK);
