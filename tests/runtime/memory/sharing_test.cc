@@ -28,10 +28,7 @@ std::vector<unsigned char> numbers(unsigned char first) {
   return bytes;
 }
 
-openreg_memory_handle unfilled() {
-  auto handle = sized<openreg_memory_handle>();
-  return handle;
-}
+openreg_memory_handle unfilled() { return sized<openreg_memory_handle>(); }
 
 openreg_handle_fields& fields(openreg_memory_handle& handle) {
   return reinterpret_cast<openreg_handle_fields&>(handle);
@@ -61,6 +58,21 @@ class SharingTest : public SimDevicesTest {
   static openreg_status import(const openreg_memory_handle& handle, openreg_import* out, void** ptr) {
     int32_t device = -1;
     return openreg_memory_import(&handle, out, &device, ptr);
+  }
+  // Memory of another process, and where it is here. What a test still has when it ends is released then.
+  struct Imported {
+    openreg_import held;
+    void* ptr;
+  };
+  Imported imported(const openreg_memory_handle& handle) {
+    Imported now{};
+    EXPECT_EQ(import(handle, &now.held, &now.ptr), OPENREG_OK) << last_message();
+    owned_.add(now.held, [this, held = now.held] { drop(held); });
+    return now;
+  }
+  void drop(openreg_import held) {
+    EXPECT_EQ(openreg_import_release(held), OPENREG_OK) << last_message();
+    owned_.remove(held);
   }
 };
 
@@ -194,14 +206,10 @@ TEST_F(SharingTest, BothSidesSeeWhatIsWritten) {
 // Of one allocation there is one mapping; a handle of a part leads to that part.
 TEST_F(SharingTest, PartsOfOneAllocation) {
   Exporter other;
-  openreg_import whole = nullptr, part = nullptr;
-  void *start = nullptr, *inside = nullptr;
-  ASSERT_EQ(import(other.handle, &whole, &start), OPENREG_OK) << last_message();
-  ASSERT_EQ(import(other.second, &part, &inside), OPENREG_OK) << last_message();
-  EXPECT_EQ(static_cast<char*>(inside) - static_cast<char*>(start), 512);
-  EXPECT_EQ(openreg_import_release(whole), OPENREG_OK);
-  EXPECT_EQ(openreg_memset_async(1, OPENREG_STREAM_DEFAULT, inside, 5, 1), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_import_release(part), OPENREG_OK);
+  const Imported whole = imported(other.handle), part = imported(other.second);
+  EXPECT_EQ(static_cast<char*>(part.ptr) - static_cast<char*>(whole.ptr), 512);
+  drop(whole.held);
+  EXPECT_EQ(openreg_memset_async(1, OPENREG_STREAM_DEFAULT, part.ptr, 5, 1), OPENREG_OK) << last_message();
 }
 
 // A segment that has grown since its last export is exported as it is now, beside what is open of it already.
@@ -210,38 +218,31 @@ TEST_F(SharingTest, SegmentsThatGrow) {
   openreg_memory_handle later = other.grown();
   EXPECT_GT(fields(later).offset, fields(other.handle).allocation_size);
   EXPECT_NE(std::memcmp(&fields(later).allocation, &fields(other.handle).allocation, sizeof(openreg_ipc_handle)), 0);
-  openreg_import before = nullptr, after = nullptr;
-  void *block = nullptr, *end = nullptr;
-  ASSERT_EQ(import(other.handle, &before, &block), OPENREG_OK) << last_message();
-  ASSERT_EQ(import(later, &after, &end), OPENREG_OK) << last_message();
-  EXPECT_EQ(read_back(block, 1), numbers(1));
-  EXPECT_EQ(read_back(end, 1), numbers(9));
-  write(block, 1, 77);
+  const Imported before = imported(other.handle), after = imported(later);
+  EXPECT_EQ(read_back(before.ptr, 1), numbers(1));
+  EXPECT_EQ(read_back(after.ptr, 1), numbers(9));
+  write(before.ptr, 1, 77);
   EXPECT_EQ(other.ask('r'), 77);
-  EXPECT_EQ(openreg_import_release(before), OPENREG_OK) << last_message();
-  EXPECT_EQ(read_back(end, 1), numbers(9));
-  EXPECT_EQ(openreg_import_release(after), OPENREG_OK) << last_message();
+  drop(before.held);
+  EXPECT_EQ(read_back(after.ptr, 1), numbers(9));
 }
 
 // A block that its owner frees stays until the last holder has released it.
 TEST_F(SharingTest, AFreedBlockWaitsForItsHolders) {
   Exporter other;
-  openreg_import first = nullptr, again = nullptr, part = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(other.handle, &first, &ptr), OPENREG_OK) << last_message();
-  ASSERT_EQ(import(other.handle, &again, &ptr), OPENREG_OK) << last_message();
+  Imported first = imported(other.handle);
+  const Imported again = imported(other.handle);
   EXPECT_EQ(other.ask('f'), OPENREG_OK);
   EXPECT_EQ(other.ask('l'), 1);
   EXPECT_EQ(other.ask('f'), OPENREG_E_INVALID);  // twice
-  EXPECT_EQ(read_back(ptr, 1), numbers(1));
-  EXPECT_EQ(openreg_import_release(first), OPENREG_OK);
-  EXPECT_EQ(openreg_import_release(again), OPENREG_OK);
+  EXPECT_EQ(read_back(again.ptr, 1), numbers(1));
+  drop(first.held);
+  drop(again.held);
   EXPECT_EQ(other.ask('c'), 0);  // the second handle may yet be imported
-  ASSERT_EQ(import(other.second, &part, &ptr), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_import_release(part), OPENREG_OK);
+  drop(imported(other.second).held);
   EXPECT_EQ(other.ask('c'), 1);
   EXPECT_EQ(other.ask('l'), 0);
-  EXPECT_EQ(import(other.handle, &first, &ptr), OPENREG_E_INVALID);
+  EXPECT_EQ(import(other.handle, &first.held, &first.ptr), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "was imported and released already");
 }
 
@@ -285,13 +286,11 @@ TEST_F(SharingTest, ForkedHoldersAreToldApart) {
     void* ptr = nullptr;
     return import(other.handle, &held, &ptr) == OPENREG_OK && import(other.second, &held, &ptr) == OPENREG_OK;
   }));
-  openreg_import first = nullptr, again = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(other.handle, &first, &ptr), OPENREG_OK) << last_message();
-  ASSERT_EQ(import(other.handle, &again, &ptr), OPENREG_OK) << last_message();
+  const Imported first = imported(other.handle);
+  imported(other.handle);
   EXPECT_EQ(other.ask('f'), OPENREG_OK);
   EXPECT_EQ(other.ask('l'), 1);
-  EXPECT_EQ(openreg_import_release(first), OPENREG_OK);
+  drop(first.held);
   EXPECT_EQ(other.ask('c'), 0);
 
   // The holder's note in the exporter's file (leases.c): a word, then four times a process and its start.
@@ -315,28 +314,23 @@ TEST_F(SharingTest, ForkedHoldersAreToldApart) {
   close(file);
   EXPECT_EQ(other.ask('c'), 1);
   EXPECT_EQ(other.ask('l'), 0);
-  EXPECT_EQ(openreg_import_release(again), OPENREG_OK) << last_message();
 }
 
 // Memory that was imported outlives the exporter; a handle does not.
 TEST_F(SharingTest, TheExporterEnds) {
   Exporter other;
-  openreg_import import_ = nullptr, late = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
+  Imported now = imported(other.handle);
   other.stop();
-  EXPECT_EQ(read_back(ptr, 1), numbers(1));
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK) << last_message();
-  EXPECT_EQ(import(other.second, &late, &ptr), OPENREG_E_INVALID);
+  EXPECT_EQ(read_back(now.ptr, 1), numbers(1));
+  drop(now.held);
+  EXPECT_EQ(import(other.second, &now.held, &now.ptr), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "has ended; it must live until the memory was imported");
 }
 
 // Imported memory can't be freed or exported, and keeps the table from going.
 TEST_F(SharingTest, WhatIsImportedIsNotOurs) {
   Exporter other;
-  openreg_import import_ = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
+  void* const ptr = imported(other.handle).ptr;
   EXPECT_EQ(openreg_free(ptr), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "is memory of another process; openreg_import_release()");
   openreg_memory_handle handle = unfilled();
@@ -345,21 +339,17 @@ TEST_F(SharingTest, WhatIsImportedIsNotOurs) {
   openreg_stream stream = from_pool(1);
   EXPECT_EQ(openreg_memory_record_stream(ptr, 1, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
 }
 
 // The exporter imports its own handle and gets its own address; the block waits for that holder too.
 TEST_F(SharingTest, InOneProcess) {
   void* block = allocate(1);
-  const openreg_memory_handle handle = exported(block);
-  openreg_import import_ = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(handle, &import_, &ptr), OPENREG_OK) << last_message();
-  EXPECT_EQ(ptr, block);
+  const Imported now = imported(exported(block));
+  EXPECT_EQ(now.ptr, block);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
-  write(ptr, 1, 3);
+  write(now.ptr, 1, 3);
   EXPECT_GT(allocated(1), 0);
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  drop(now.held);
   EXPECT_EQ(allocated(1), 0);
   EXPECT_EQ(openreg_free(block), OPENREG_E_INVALID);
 }
@@ -367,10 +357,7 @@ TEST_F(SharingTest, InOneProcess) {
 // A block exported and held by nobody any more is freed like any other, also while a stream uses it.
 TEST_F(SharingTest, NobodyHoldsIt) {
   void* block = allocate(1);
-  openreg_import import_ = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(exported(block), &import_, &ptr), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  drop(imported(exported(block)).held);
   EXPECT_EQ(openreg_memory_record_stream(block, 1, from_pool(1)), OPENREG_OK);
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_EQ(allocated(1), 0);
@@ -401,8 +388,7 @@ TEST_F(SharingTest, Refusals) {
   changed = other.handle;
   fields(changed).offset = fields(changed).allocation_size + 1;
   EXPECT_EQ(import(changed, &import_, &ptr), OPENREG_E_INVALID);
-  EXPECT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  drop(imported(other.handle).held);
 }
 
 // A handle whose bytes were changed on the way is refused, though it is in itself consistent: the sizes and the address
@@ -433,8 +419,7 @@ TEST_F(SharingTest, ForgedHandles) {
       reinterpret_cast<unsigned char*>(&changed)[i] ^= 0x10;
       EXPECT_NE(import(changed, &import_, &ptr), OPENREG_OK) << i;
     }
-    EXPECT_EQ(import(handle, &import_, &ptr), OPENREG_OK) << last_message();
-    EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+    drop(imported(handle).held);
   }
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_EQ(allocated(1), 0);
@@ -450,8 +435,7 @@ TEST_F(SharingTest, TheDeviceIsNotThere) {
   EXPECT_CONTAINS(last_message(), "device 1 of driver \"sim\"");
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_SIM_DEVICES", "2");
-  EXPECT_EQ(import(other.handle, &import_, &ptr), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  drop(imported(other.handle).held);
 }
 
 // Whatever file of the exporter a handle names: it is opened for writing only if it is a file in memory of this user that
@@ -504,9 +488,7 @@ TEST_F(SharingTest, HandlesNameNoOtherFile) {
 // The files of shared memory are this user's alone, and nobody can shorten them under who has them mapped.
 TEST_F(SharingTest, FilesAreSealed) {
   void* block = allocate(1);
-  openreg_import import_ = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(exported(block), &import_, &ptr), OPENREG_OK) << last_message();
+  imported(exported(block));
   int found = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code error;
@@ -521,26 +503,22 @@ TEST_F(SharingTest, FilesAreSealed) {
     ++found;
   }
   EXPECT_GE(found, 3);  // two devices and the leases
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
-  EXPECT_EQ(openreg_free(block), OPENREG_OK);
 }
 
 // In a forked child whose parent has open drivers everything is refused, and the parent's leases stay as they are.
 TEST_F(SharingTest, AForkedChild) {
   void* block = allocate(1);
   const openreg_memory_handle handle = exported(block);
-  openreg_import import_ = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(handle, &import_, &ptr), OPENREG_OK) << last_message();
+  Imported now = imported(handle);
   EXPECT_TRUE(in_child([&] {
     openreg_memory_handle other = unfilled();
     return openreg_memory_export(block, &other) == OPENREG_E_FORKED &&
-           import(handle, &import_, &ptr) == OPENREG_E_FORKED && openreg_memory_collect_exports() == 0 &&
-           openreg_import_release(import_) == OPENREG_E_FORKED;
+           import(handle, &now.held, &now.ptr) == OPENREG_E_FORKED && openreg_memory_collect_exports() == 0 &&
+           openreg_import_release(now.held) == OPENREG_E_FORKED;
   }));
   EXPECT_EQ(openreg_free(block), OPENREG_OK);
   EXPECT_GT(allocated(1), 0);
-  EXPECT_EQ(openreg_import_release(import_), OPENREG_OK);
+  drop(now.held);
   EXPECT_EQ(allocated(1), 0);
 }
 
@@ -558,17 +536,10 @@ TEST_F(SharingTest, ADriverThatCannotShare) {
 // Windows onto other processes' memory come and go without using up a device's addresses.
 TEST_F(SharingTest, ManyImports) {
   Exporter other;
-  openreg_import held = nullptr;
-  void* ptr = nullptr;
-  ASSERT_EQ(import(other.second, &held, &ptr), OPENREG_OK) << last_message();
-  for (int i = 0; i < 200; ++i) {
-    openreg_import import_ = nullptr;
-    ASSERT_EQ(import(other.second, &import_, &ptr), OPENREG_OK) << last_message();
-    ASSERT_EQ(openreg_import_release(import_), OPENREG_OK);
-  }
-  EXPECT_EQ(openreg_import_release(held), OPENREG_OK);
-  void* whole = allocate(1, 60 << 20);  // of 64 MiB
-  EXPECT_EQ(openreg_free(whole), OPENREG_OK);
+  const Imported held = imported(other.second);
+  for (int i = 0; i < 200; ++i) drop(imported(other.second).held);
+  drop(held.held);
+  allocate(1, 60 << 20);  // of 64 MiB
 }
 
 }  // namespace

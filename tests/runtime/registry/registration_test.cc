@@ -33,10 +33,7 @@ openreg_status make(void* context, openreg_factory_result* result) {
 
 class RegistrationTest : public ToysTest {
  protected:
-  static openreg_registration blank() {
-    auto registration = sized<openreg_registration>();
-    return registration;
-  }
+  static openreg_registration blank() { return sized<openreg_registration>(); }
   // The reason that the record of a driver gives after it was asked for.
   std::string reason(const char* name) {
     EXPECT_NE(openreg_driver_open(name), OPENREG_OK);
