@@ -6,8 +6,7 @@
 
 #include <thread>
 
-#include "gpu_test.h"
-#include "runtime_test.h"
+#include "gpu_runtime.h"
 
 namespace openreg_test {
 namespace {
@@ -63,6 +62,15 @@ class GpuComm : public FakeGpuTest {
     std::vector<unsigned char> id(size);
     succeeds([&] { return comm_->unique_id(instance_, 0, id.data()); });
     return id;
+  }
+  // What the first rank's communicator is told of in the end.
+  openreg_status error_to_come() {
+    openreg_status status = OPENREG_OK;
+    for (int i = 0; i < 2000 && status == OPENREG_OK; ++i) {
+      usleep(1000);
+      status = comm_->get_error(instance_, ranks_[0]);
+    }
+    return status;
   }
   openreg_status queue(int rank, const openreg_collective& what) {
     return comm_->queue(instance_, ranks_[rank], streams_[rank], &what, 1);
@@ -189,12 +197,7 @@ TEST_P(GpuComm, PeerThatEnds) {
   void* data = allocate(0);
   succeeds([&] { return comm_->abort(instance_, ranks_[1]); });
   succeeds([&] { return all_reduce(0, data, kDouble); });
-  openreg_status status = OPENREG_OK;
-  for (int i = 0; i < 2000 && status == OPENREG_OK; ++i) {
-    usleep(1000);
-    status = comm_->get_error(instance_, ranks_[0]);
-  }
-  EXPECT_EQ(status, OPENREG_E_PEER);
+  EXPECT_EQ(error_to_come(), OPENREG_E_PEER);
   EXPECT_CONTAINS(host_record.text, "remote process exited");
   EXPECT_EQ(is_done(0, streams_[0]), 0);
   for (int i = 0; i < 2; ++i) succeeds([&] { return comm_->abort(instance_, ranks_[0]); });
@@ -211,12 +214,7 @@ TEST_P(GpuComm, RanksThatDisagree) {
   void* data[kSize] = {allocate(0), allocate(1)};
   for (int rank = 0; rank < kSize; ++rank)
     succeeds([&] { return all_reduce(rank, data[rank], kInt, 0, 1 + static_cast<uint64_t>(rank)); });
-  openreg_status status = OPENREG_OK;
-  for (int i = 0; i < 2000 && status == OPENREG_OK; ++i) {
-    usleep(1000);
-    status = comm_->get_error(instance_, ranks_[0]);
-  }
-  EXPECT_EQ(status, OPENREG_E_INVALID);
+  EXPECT_EQ(error_to_come(), OPENREG_E_INVALID);
   for (int rank = 0; rank < kSize; ++rank) {
     succeeds([&] { return comm_->abort(instance_, ranks_[rank]); });
     release(rank, data[rank]);
@@ -273,24 +271,8 @@ TEST_P(GpuComm, Library) {
 }
 
 // The runtime's functions, also through the layer of OPENREG_VALIDATE.
-class Communicators : public RuntimeTest, public ::testing::WithParamInterface<Gpu> {
+class Communicators : public GpuRuntimeTest {
  protected:
-  void start(bool validated) {
-    void* library = dlopen(GetParam().library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    ASSERT_NE(library, nullptr) << dlerror();
-    hooks_ = reinterpret_cast<fake_gpu_hooks_fn>(dlsym(library, FAKE_GPU_HOOKS_NAME))();
-    hooks_->reset();
-    if (validated) set("OPENREG_VALIDATE", "1");
-    set("OPENREG_DRIVER_LIBRARIES", GetParam().prefix() + ":" + GetParam().library);
-    set("OPENREG_DRIVERS", GetParam().prefix());
-  }
-  void TearDown() override {
-    RuntimeTest::TearDown();
-    if (hooks_ == nullptr) return;
-    EXPECT_EQ(hooks_->live("communicator"), 0);
-    EXPECT_EQ(hooks_->violations(), 0);
-    hooks_->reset();
-  }
   void all_reduce_of_two() {
     uint32_t size = 0;
     ASSERT_EQ(openreg_communicator_id_size(0, &size), OPENREG_OK) << last_message();
@@ -358,17 +340,13 @@ class Communicators : public RuntimeTest, public ::testing::WithParamInterface<G
     for (openreg_communicator rank : ranks) EXPECT_EQ(openreg_communicator_destroy(rank), OPENREG_OK) << last_message();
     EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
   }
-  const fake_gpu_hooks* hooks_ = nullptr;
 };
 INSTANTIATE_TEST_SUITE_P(Gpu, Communicators, ::testing::ValuesIn(plain_gpus()), gpu_name);
 
-TEST_P(Communicators, AllReduceOfTwoRanks) {
-  start(false);
-  all_reduce_of_two();
-}
+TEST_P(Communicators, AllReduceOfTwoRanks) { all_reduce_of_two(); }
 
 TEST_P(Communicators, AreValidated) {
-  start(true);
+  set("OPENREG_VALIDATE", "1");
   all_reduce_of_two();
   EXPECT_EQ(count_lines(OPENREG_LOG_WARNING, "breaks"), 0);
 }

@@ -39,17 +39,6 @@ class FakeGpuState : public FakeGpuTest {
     copy(memory_, 1, far_, 0, 64, 1, stream_);  // opens the way
     sync(1, stream_);
   }
-  void TearDown() override {
-    if (instance_ != nullptr) {
-      hooks_->set_failures("");
-      destroy(event_);
-      destroy(1, stream_);
-      release(1, memory_);
-      release(0, far_);
-      release_pinned(host_);
-    }
-    FakeGpuTest::TearDown();
-  }
 
   std::vector<SlotCall> calls() {
     auto* const t = table_;

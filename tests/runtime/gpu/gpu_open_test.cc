@@ -68,10 +68,8 @@ class FakeGpuOpen : public FakeGpuTest {
     void* library = dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
     std::filesystem::remove(copy);
     if (library == nullptr) return -1;
-    const auto query = reinterpret_cast<openreg_driver_query_fn>(dlsym(library, OPENREG_DRIVER_ENTRY_NAME));
-    const openreg_driver* table = nullptr;
+    const openreg_driver* const table = table_of(library);
     openreg_instance instance = nullptr;
-    EXPECT_EQ(query(&test_host(), &table), OPENREG_OK);
     set(name, value);
     const int before = host_record.errors;
     const openreg_status status = table->open(&test_host(), nullptr, 0, &instance);

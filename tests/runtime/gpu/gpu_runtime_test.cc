@@ -5,42 +5,13 @@
 #include <filesystem>
 
 #include "../gate.h"
-#include "gpu_test.h"
-#include "runtime_test.h"
+#include "gpu_runtime.h"
 #include "scenario.h"
 
 namespace openreg_test {
 namespace {
 
-// The runtime with a fake GPU driver that a variable names.
-class FakeGpuRuntime : public RuntimeTest, public ::testing::WithParamInterface<Gpu> {
- protected:
-  void SetUp() override {
-    if (!GetParam().is_fake) GTEST_SKIP() << "needs the fake of the vendor's runtime";
-    RuntimeTest::SetUp();
-    name_ = GetParam().prefix();
-    void* library = dlopen(GetParam().library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    ASSERT_NE(library, nullptr) << dlerror();
-    hooks_ = reinterpret_cast<fake_gpu_hooks_fn>(dlsym(library, FAKE_GPU_HOOKS_NAME))();
-    hooks_->reset();
-    set("OPENREG_DRIVER_LIBRARIES", name_ + ":" + GetParam().library);
-    set("OPENREG_DRIVERS", name_);
-  }
-  void TearDown() override {
-    if (!GetParam().is_fake) return;
-    RuntimeTest::TearDown();
-    for (const char* name :
-         {"FAKE_GPU_FAIL", "FAKE_GPU_MEMORY", "FAKE_GPU_DRIVER_VERSION", "FAKE_GPU_RUNTIME_VERSION"}) {
-      unsetenv(name);
-    }
-    for (const char* kind : {"memory", "host", "stream", "event"}) EXPECT_EQ(hooks_->live(kind), 0) << kind;
-    EXPECT_EQ(hooks_->violations(), 0);
-    hooks_->reset();
-  }
-
-  std::string name_;
-  const fake_gpu_hooks* hooks_ = nullptr;
-};
+using FakeGpuRuntime = GpuRuntimeTest;
 INSTANTIATE_TEST_SUITE_P(Gpu, FakeGpuRuntime, ::testing::ValuesIn(gpus()), gpu_name);
 
 // A little of everything, from initialisation to shutdown.
@@ -156,13 +127,13 @@ TEST_P(FakeGpuRuntime, RecordKeepsTheReason) {
   set(is_cudart ? "FAKE_GPU_DRIVER_VERSION" : "FAKE_GPU_RUNTIME_VERSION", "1000");
   hooks_->reset();
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(record_of(name_).message, "version 1000, but torch_openreg was built against version ");
+  EXPECT_CONTAINS(record_of(GetParam().prefix()).message, "version 1000, but torch_openreg was built against version ");
   unsetenv(is_cudart ? "FAKE_GPU_DRIVER_VERSION" : "FAKE_GPU_RUNTIME_VERSION");
   set("FAKE_GPU_FAIL", is_cudart ? "DriverGetVersion:0:999" : "RuntimeGetVersion:0:999");
   hooks_->reset();
   EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(record_of(name_).message, "Unable to load");
-  EXPECT_CONTAINS(record_of(name_).message, ". Is it installed?");
+  EXPECT_CONTAINS(record_of(GetParam().prefix()).message, "Unable to load");
+  EXPECT_CONTAINS(record_of(GetParam().prefix()).message, ". Is it installed?");
 }
 
 // ------------------------------------------------------------------------------------------------- the real libraries
@@ -192,12 +163,10 @@ std::string output_of(const std::string& command, int* status) {
 TEST(RealGpuDrivers, LoadEverywhere) {
   for (const auto& [name, path] : real_drivers()) {
     SCOPED_TRACE(name);
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void* const library = load(path);
     ASSERT_NE(library, nullptr) << dlerror();
-    const auto query = reinterpret_cast<openreg_driver_query_fn>(dlsym(library, OPENREG_DRIVER_ENTRY_NAME));
-    ASSERT_NE(query, nullptr);
-    const openreg_driver* table = nullptr;
-    ASSERT_EQ(query(&test_host(), &table), OPENREG_OK);
+    const openreg_driver* const table = table_of(library);
+    ASSERT_NE(table, nullptr);
     EXPECT_EQ(table->name, name);
     host_record = HostRecord();
     int32_t probed = -1, opened = -1;

@@ -107,20 +107,49 @@ inline const openreg_host& test_host() {
   return host;
 }
 
+// A driver's library, which stays; its table, and how a test sees into it if it is a fake.
+inline void* load(const std::string& path) { return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); }
+inline const openreg_driver* table_of(void* library) {
+  const auto query = reinterpret_cast<openreg_driver_query_fn>(dlsym(library, OPENREG_DRIVER_ENTRY_NAME));
+  const openreg_driver* table = nullptr;
+  EXPECT_TRUE(query != nullptr && query(&test_host(), &table) == OPENREG_OK);
+  return table;
+}
+inline const fake_gpu_hooks* hooks_of(void* library) {
+  const auto hooks = reinterpret_cast<fake_gpu_hooks_fn>(dlsym(library, FAKE_GPU_HOOKS_NAME));
+  return hooks != nullptr ? hooks() : nullptr;
+}
+
+// The end of a test that leaves nothing in the fake.
+inline void expect_nothing_left(const fake_gpu_hooks& hooks) {
+  for (const char* kind :
+       {"memory", "host", "stream", "event", "import", "communicator", "reservation", "handle", "mapping"})
+    EXPECT_EQ(hooks.live(kind), 0) << kind;
+  EXPECT_EQ(hooks.violations(), 0);
+  hooks.reset();
+}
+
+inline void clear_gpu_variables() {
+  std::vector<std::string> names = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (text.rfind("FAKE_GPU_", 0) == 0) names.push_back(text.substr(0, text.find('=')));
+  }
+  for (const auto& name : names) unsetenv(name.c_str());
+}
+
 // Each test starts with a fresh fake of two devices and an open instance, and ends with nothing left.
 class GpuTest : public ::testing::TestWithParam<Gpu> {
  protected:
   void SetUp() override {
-    clear_variables();
-    void* library = dlopen(GetParam().library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (GetParam().is_fake) clear_gpu_variables();
+    void* const library = load(GetParam().library);
     ASSERT_NE(library, nullptr) << dlerror();
-    const auto query = reinterpret_cast<openreg_driver_query_fn>(dlsym(library, OPENREG_DRIVER_ENTRY_NAME));
-    ASSERT_NE(query, nullptr);
-    ASSERT_EQ(query(&test_host(), &table_), OPENREG_OK);
+    table_ = table_of(library);
+    ASSERT_NE(table_, nullptr);
     if (GetParam().is_fake) {
-      const auto hooks = reinterpret_cast<fake_gpu_hooks_fn>(dlsym(library, FAKE_GPU_HOOKS_NAME));
-      ASSERT_NE(hooks, nullptr);
-      hooks_ = hooks();
+      hooks_ = hooks_of(library);
+      ASSERT_NE(hooks_, nullptr);
       hooks_->reset();
     }
     host_record = HostRecord();
@@ -134,12 +163,9 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
     if (hooks_ != nullptr) hooks_->set_failures("");
     owned_.give_back();
     close();
-    clear_variables();
     if (hooks_ == nullptr) return;
-    for (const char* kind : {"memory", "host", "stream", "event", "import", "reservation", "handle", "mapping"})
-      EXPECT_EQ(hooks_->live(kind), 0) << kind;
-    EXPECT_EQ(hooks_->violations(), 0);
-    hooks_->reset();
+    clear_gpu_variables();
+    expect_nothing_left(*hooks_);
   }
 
   openreg_status open() {
@@ -273,28 +299,18 @@ class GpuTest : public ::testing::TestWithParam<Gpu> {
   std::map<openreg_driver_event, int32_t> event_devices_;
   openreg_instance instance_ = nullptr;
   Owned owned_;  // what a test leaves behind is given back when it has ended
-
- private:
-  static void clear_variables() {
-    std::vector<std::string> names = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"};
-    for (char** variable = environ; *variable != nullptr; ++variable) {
-      const std::string text = *variable;
-      if (text.rfind("FAKE_GPU_", 0) == 0) names.push_back(text.substr(0, text.find('=')));
-    }
-    if (GetParam().is_fake) {
-      for (const auto& name : names) unsetenv(name.c_str());
-    }
-  }
 };
 
 // Tests that look into the fake, or give it orders.
-class FakeGpuTest : public GpuTest {
+template <typename Base, typename... Interfaces>
+class NeedsFake : public Base, public Interfaces... {
  protected:
   void SetUp() override {
-    if (!GetParam().is_fake) GTEST_SKIP() << "needs the fake of the vendor's runtime";
-    GpuTest::SetUp();
+    if (!this->GetParam().is_fake) GTEST_SKIP() << "needs the fake of the vendor's runtime";
+    Base::SetUp();
   }
 };
+using FakeGpuTest = NeedsFake<GpuTest>;
 
 inline std::string gpu_name(const ::testing::TestParamInfo<Gpu>& info) { return info.param.name; }
 

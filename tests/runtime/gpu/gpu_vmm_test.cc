@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "../memory/cache_check.h"
-#include "gpu_test.h"
+#include "gpu_runtime.h"
 
 namespace openreg_test {
 namespace {
@@ -52,12 +52,8 @@ class GpuVmm : public GpuTest {
   std::map<char*, uint64_t> pieces_;
 };
 
-class FakeGpuVmm : public GpuVmm {
+class FakeGpuVmm : public NeedsFake<GpuVmm> {
  protected:
-  void SetUp() override {
-    if (!GetParam().is_fake) GTEST_SKIP() << "needs the fake of the vendor's runtime";
-    GpuVmm::SetUp();
-  }
   // Of the vendor's functions: CUDA's are those of the driver API.
   std::string prefix() const { return GetParam().is_cudart() ? "cu" : "hip"; }
   void expect_live(int reservations, int pieces) {
@@ -466,30 +462,18 @@ TEST_P(FakeGpuVmm, NotForOtherProcesses) {
 
 // ------------------------------------------------------------------------------------------- the caching allocator
 
-class FakeGpuGrowing : public RuntimeTest, public ::testing::WithParamInterface<Gpu> {
+class FakeGpuGrowing : public GpuRuntimeTest {
  protected:
   void SetUp() override {
-    if (!GetParam().is_fake) GTEST_SKIP() << "needs the fake of the vendor's runtime";
-    RuntimeTest::SetUp();
-    void* library = dlopen(GetParam().library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    ASSERT_NE(library, nullptr) << dlerror();
-    hooks_ = reinterpret_cast<fake_gpu_hooks_fn>(dlsym(library, FAKE_GPU_HOOKS_NAME))();
+    GpuRuntimeTest::SetUp();
+    if (hooks_ == nullptr) return;
     set("FAKE_GPU_MEMORY", std::to_string(64 * kMib));
     hooks_->reset();
-    set("OPENREG_DRIVER_LIBRARIES", GetParam().prefix() + ":" + GetParam().library);
-    set("OPENREG_DRIVERS", GetParam().prefix());
     use_growing(1);
   }
   void TearDown() override {
-    if (!GetParam().is_fake) return;
     use_growing(0);
-    RuntimeTest::TearDown();
-    unsetenv("FAKE_GPU_MEMORY");
-    unsetenv("FAKE_GPU_MISSING");
-    for (const char* kind : {"memory", "host", "stream", "event", "reservation", "handle", "mapping"})
-      EXPECT_EQ(hooks_->live(kind), 0) << kind;
-    EXPECT_EQ(hooks_->violations(), 0);
-    hooks_->reset();
+    GpuRuntimeTest::TearDown();
   }
   static void use_growing(int32_t expandable) {
     use_settings([expandable](auto& settings) { settings.expandable_segments = expandable; });
@@ -505,8 +489,6 @@ class FakeGpuGrowing : public RuntimeTest, public ::testing::WithParamInterface<
     EXPECT_EQ(openreg_memcpy(&value, OPENREG_HOST, block, 0, sizeof value), OPENREG_OK) << last_message();
     return value;
   }
-
-  const fake_gpu_hooks* hooks_ = nullptr;
 };
 INSTANTIATE_TEST_SUITE_P(Gpu, FakeGpuGrowing, ::testing::ValuesIn(gpus()), gpu_name);
 
