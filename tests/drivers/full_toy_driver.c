@@ -17,20 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The formatter gives such a list another layout at each run. */
-/* clang-format off */
-#define SLOTS(X) \
-    X(open) X(close) X(device_count) X(mem_alloc) X(mem_free) X(copy) X(device_sync) X(device_info) X(fill) \
-    X(stream_create) X(stream_destroy) X(stream_query) X(stream_sync) X(stream_wait) X(event_create) \
-    X(event_destroy) X(event_record) X(event_query) X(event_sync) X(device_active) X(device_bind) \
-    X(host_alloc) X(host_free) X(mem_info) X(event_elapsed) X(host_alias) X(stream_native) X(extension) \
-    X(describe) X(host_func)
-/* clang-format on */
+#include "../../runtime/src/driver/driver_slots.h"
 
-#define SLOT_NAME(name) #name,
-static const char *const slot_names[] = {SLOTS(SLOT_NAME)};
-#define SLOT_NUMBER(name) slot_##name,
-enum { SLOTS(SLOT_NUMBER) slot_count };
+#define SLOT_NUMBER(name, group) slot_##name,
+enum { OPENREG_SLOT_MAP(SLOT_NUMBER) slot_count };
 
 #define MAX_DEVICES 200
 #define MAX_STREAMS 4096
@@ -108,7 +98,7 @@ static int
 slot_of(const char *name)
 {
     for (int i = 0; i < slot_count; ++i)
-        if (strcmp(slot_names[i], name) == 0)
+        if (strcmp(openreg_slots[i].name, name) == 0)
             return i;
     return -1;
 }
@@ -127,7 +117,7 @@ enter(int slot)
     }
     (void)pthread_mutex_unlock(&lock);
     if (code != OPENREG_OK && (flags & FULL_TOY_SILENT) == 0)
-        (void)openreg_fail(the_host, code, 42, "%s was told to fail", slot_names[slot]);
+        (void)openreg_fail(the_host, code, 42, "%s was told to fail", openreg_slots[slot].name);
     return code;
 }
 
@@ -166,12 +156,14 @@ keep(void *memory, int is_kept)
             return enter_status;                                                                                       \
     } while (0)
 
-static void
+/* What the counter is then. */
+static int
 add(int *counter, int change)
 {
     (void)pthread_mutex_lock(&lock);
-    *counter += change;
+    const int value = *counter += change;
     (void)pthread_mutex_unlock(&lock);
+    return value;
 }
 
 /* ------------------------------------------------------------------------------------------------------- timelines */
@@ -302,7 +294,7 @@ toy_open(const openreg_host *host, const openreg_option *options, uint32_t n, op
     if (toy == NULL)
         return openreg_fail(host, OPENREG_E_NOMEM, 0, "no host memory");
     toy->devices = devices;
-    add(&live_instances, 1);
+    (void)add(&live_instances, 1);
     *out = toy;
     return OPENREG_OK;
 }
@@ -311,7 +303,7 @@ static openreg_status
 toy_close(openreg_instance toy)
 {
     ENTER_TO_FREE(close, toy);
-    add(&live_instances, -1);
+    (void)add(&live_instances, -1);
     free(toy);
     return OPENREG_OK;
 }
@@ -338,8 +330,8 @@ toy_mem_alloc(openreg_instance toy, int32_t dev, const openreg_alloc_info *info,
     if (info->size > TOY_MEMORY - (used < TOY_MEMORY ? used : TOY_MEMORY) ||
         posix_memalign(&memory, 512, info->size) != 0)
         return openreg_fail(the_host, OPENREG_E_NOMEM, 2, "device %d is full", dev);
-    add(&toy->has_context[dev], 1);
-    add(&live_memory, 1);
+    (void)add(&toy->has_context[dev], 1);
+    (void)add(&live_memory, 1);
     (void)pthread_mutex_lock(&lock);
     toy->used[dev] += malloc_usable_size(memory);
     allocated_on = dev;
@@ -377,9 +369,7 @@ toy_device_sync(openreg_instance toy, int32_t dev)
 {
     ENTER(device_sync);
     wait_until_passed(&toy->defaults[dev], end_of(&toy->defaults[dev]));
-    (void)pthread_mutex_lock(&lock);
-    const int count = toy->stream_count;
-    (void)pthread_mutex_unlock(&lock);
+    const int count = add(&toy->stream_count, 0);
     for (int i = 0; i < count; ++i)
         if (toy->streams[i].device == dev)
             wait_until_passed(&toy->streams[i], end_of(&toy->streams[i]));
@@ -492,7 +482,7 @@ toy_event_create(openreg_instance toy, int32_t dev, uint32_t flags, openreg_driv
         return openreg_fail(the_host, OPENREG_E_NOMEM, 0, "no host memory");
     event->flags = flags;
     event->device = dev;
-    add(&live_events, 1);
+    (void)add(&live_events, 1);
     *out = event;
     return OPENREG_OK;
 }
@@ -504,7 +494,7 @@ toy_event_destroy(openreg_instance toy, int32_t dev, openreg_driver_event event)
     (void)dev;
     ENTER_TO_FREE(event_destroy, event);
     if (event != NULL)
-        add(&live_events, -1);
+        (void)add(&live_events, -1);
     free(event);
     return OPENREG_OK;
 }
@@ -563,9 +553,7 @@ static openreg_status
 toy_device_active(openreg_instance toy, int32_t dev, int32_t *out)
 {
     ENTER(device_active);
-    (void)pthread_mutex_lock(&lock);
-    *out = toy->has_context[dev] != 0;
-    (void)pthread_mutex_unlock(&lock);
+    *out = add(&toy->has_context[dev], 0) != 0;
     return OPENREG_OK;
 }
 
@@ -590,7 +578,7 @@ toy_host_alloc(openreg_instance toy, int32_t dev, const openreg_alloc_info *info
     void *memory = NULL;
     if (posix_memalign(&memory, 4096, info->size) != 0)
         return openreg_fail(the_host, OPENREG_E_NOMEM, 0, "no pinned memory");
-    add(&live_host, 1);
+    (void)add(&live_host, 1);
     *out = memory;
     return OPENREG_OK;
 }
@@ -601,7 +589,7 @@ toy_host_free(openreg_instance toy, int32_t dev, void *ptr)
     (void)dev;
     (void)toy;
     ENTER_TO_FREE(host_free, ptr);
-    add(&live_host, -1);
+    (void)add(&live_host, -1);
     free(ptr);
     return OPENREG_OK;
 }
@@ -744,12 +732,12 @@ run_pending(void)
     }
 }
 
-#define SLOT_MEMBER(name) .name = toy_##name,
+#define SLOT_MEMBER(slot, group) .slot = toy_##slot,
 static const openreg_driver full_toy_table = {.struct_size = sizeof(openreg_driver),
                                               .abi_minor = OPENREG_ABI_MINOR,
                                               .name = "full_toy",
                                               .version = "2.0",
-                                              SLOTS(SLOT_MEMBER)};
+                                              OPENREG_SLOT_MAP(SLOT_MEMBER)};
 
 /* ------------------------------------------------------------------------------------------------------- test hooks */
 
@@ -772,10 +760,7 @@ hook_reset(void)
 static int
 hook_calls(const char *slot)
 {
-    (void)pthread_mutex_lock(&lock);
-    const int count = calls[slot_of(slot)];
-    (void)pthread_mutex_unlock(&lock);
-    return count;
+    return add(&calls[slot_of(slot)], 0);
 }
 
 static void
@@ -872,19 +857,13 @@ hook_option(const char *key, char *value, size_t size)
 static int
 hook_queries(void)
 {
-    (void)pthread_mutex_lock(&lock);
-    const int count = queries;
-    (void)pthread_mutex_unlock(&lock);
-    return count;
+    return add(&queries, 0);
 }
 
 static int32_t
 hook_allocated_on(void)
 {
-    (void)pthread_mutex_lock(&lock);
-    const int32_t dev = allocated_on;
-    (void)pthread_mutex_unlock(&lock);
-    return dev;
+    return add(&allocated_on, 0);
 }
 
 static const openreg_driver *
@@ -921,7 +900,7 @@ openreg_status
 openreg_driver_query_v1(const openreg_host *host, const openreg_driver **out)
 {
     the_host = host;
-    add(&queries, 1);
+    (void)add(&queries, 1);
     *out = &full_toy_table;
     return OPENREG_OK;
 }
