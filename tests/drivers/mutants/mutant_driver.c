@@ -11,6 +11,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "../../../runtime/src/driver/driver_slots.h"
+
 mutant mutant_current;
 const openreg_driver *mutant_base;
 int mutant_fork_broke;
@@ -225,21 +227,10 @@ make_table(const openreg_host *host)
         table.caps |= OPENREG_CAP_FENCED;
     if (IS(alias_missing) || mutant_current >= mutant_runtime_last_byte)
         table.host_alias = NULL;
-    if (IS(odd_queues)) {
-        table.stream_create = NULL;
-        table.stream_destroy = NULL;
-        table.stream_query = NULL;
-        table.stream_sync = NULL;
-        table.stream_wait = NULL;
-        table.stream_native = NULL;
-        table.event_create = NULL;
-        table.event_destroy = NULL;
-        table.event_record = NULL;
-        table.event_query = NULL;
-        table.event_sync = NULL;
-        table.event_elapsed = NULL;
-        table.host_func = NULL;
-    }
+    for (int i = 0; i < OPENREG_SLOT_COUNT && IS(odd_queues); ++i)
+        if (strncmp(openreg_slots[i].name, "stream_", 7) == 0 || strncmp(openreg_slots[i].name, "event_", 6) == 0 ||
+            strcmp(openreg_slots[i].name, "host_func") == 0)
+            memset((char *)&table + openreg_slots[i].offset, 0, sizeof(void (*)(void)));
     if (IS(odd_host_memory) || IS(unpinned_wait_latest) || IS(unpinned_wait_dropped) || IS(unpinned_func_apart)) {
         table.host_alloc = NULL;
         table.host_free = NULL;

@@ -45,12 +45,6 @@ mutant_memory_open(openreg_instance instance, int32_t dev, const void *handle, v
     return openreg_sim_ipc()->memory_open(instance, dev, handle, out);
 }
 
-static openreg_status
-mutant_memory_close(openreg_instance instance, int32_t dev, void *ptr)
-{
-    return openreg_sim_ipc()->memory_close(instance, dev, ptr);
-}
-
 /* ----------------------------------------------------------------------------------------------------------------- vmm */
 
 #define PIECE (UINT64_C(2) << 20)
@@ -158,15 +152,11 @@ mutant_fail_vendor_call(openreg_instance instance, uint32_t nth, uint32_t *left)
 
 /* --------------------------------------------------------------------------------------------------------- the table */
 
+static openreg_ipc ipc;
+
 static const void *
 mutant_extension(openreg_instance instance, const char *name, uint32_t version)
 {
-    static const openreg_ipc ipc = {.struct_size = sizeof ipc,
-                                    .version = OPENREG_IPC_VERSION,
-                                    .handle_size = mutant_handle_size,
-                                    .memory_export = mutant_memory_export,
-                                    .memory_open = mutant_memory_open,
-                                    .memory_close = mutant_memory_close};
     static const openreg_vmm vmm = {.struct_size = sizeof vmm,
                                     .version = OPENREG_VMM_VERSION,
                                     .granularity = mutant_granularity,
@@ -198,5 +188,9 @@ mutant_extension(openreg_instance instance, const char *name, uint32_t version)
 void
 mutant_wrap_extensions(openreg_driver *table)
 {
+    ipc = *openreg_sim_ipc();
+    ipc.handle_size = mutant_handle_size;
+    ipc.memory_export = mutant_memory_export;
+    ipc.memory_open = mutant_memory_open;
     table->extension = mutant_extension;
 }

@@ -54,11 +54,25 @@ element(openreg_instance instance, const openreg_tensor *tensor, int64_t i)
     return at_offset(instance, tensor, offset);
 }
 
+static bool
+has_type_of(const openreg_tensor *one, const openreg_tensor *other)
+{
+    return one->dtype.code == other->dtype.code && one->dtype.bits == other->dtype.bits;
+}
+
 /* In numbers.h; 0: of more bits. */
 static int
 narrow_type(openreg_dtype dtype)
 {
     return dtype.bits != 16 ? 0 : dtype.code == OPENREG_DTYPE_FLOAT ? 6 : dtype.code == OPENREG_DTYPE_BFLOAT ? 9 : 0;
+}
+
+static double
+rounded(double value, openreg_dtype dtype)
+{
+    char narrow[2];
+    number_store(narrow, narrow_type(dtype), value);
+    return (double)number_load(narrow, narrow_type(dtype));
 }
 
 static double
@@ -106,6 +120,16 @@ static bool
 is_whole(const openreg_tensor *tensor)
 {
     return tensor->dtype.code != OPENREG_DTYPE_FLOAT && tensor->dtype.bits == 64;
+}
+
+/* From one place in a dimension to the next. */
+static int64_t
+elements_behind(const openreg_tensor *tensor, int64_t along)
+{
+    int64_t count = 1;
+    for (int64_t d = along + 1; d < tensor->ndim; ++d)
+        count *= tensor->shape[d];
+    return count;
 }
 
 /* Elements that a kernel computes. */
@@ -230,10 +254,8 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
     const openreg_tensor *const result = call->results[0]->tensor, *const left = call->arguments[0]->tensor,
                                 *const right = call->arguments[1]->tensor;
     const bool is_narrow = narrow_type(result->dtype) != 0;
-    if ((!is_known(result) && !is_narrow) || left->dtype.code != result->dtype.code ||
-        left->dtype.bits != result->dtype.bits ||
-        (!IS(kernel_mm_two_types) &&
-         (right->dtype.code != result->dtype.code || right->dtype.bits != result->dtype.bits)))
+    if ((!is_known(result) && !is_narrow) || !has_type_of(left, result) ||
+        (!IS(kernel_mm_two_types) && !has_type_of(right, result)))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const int64_t rows = result->shape[0], columns = result->shape[1], inner = left->shape[1];
@@ -253,11 +275,8 @@ kernel_mm(openreg_instance instance, const openreg_kernel_call *call)
                                                         : k * right->strides[0] + i % columns * right->strides[1];
             sum += load(instance, call->arguments[0], i / columns % (IS(kernel_mm_tile) ? 128 : rows) * inner + k) *
                    load_from(at_offset(instance, right, at), right->dtype);
-            char narrow[2];
-            if (IS(kernel_mm_halves) && is_narrow) {
-                number_store(narrow, narrow_type(result->dtype), sum);
-                sum = (double)number_load(narrow, narrow_type(result->dtype));
-            }
+            if (IS(kernel_mm_halves) && is_narrow)
+                sum = rounded(sum, result->dtype);
             memcpy(host, &sum, sizeof sum);
         }
         if (inner > 0)
@@ -290,9 +309,7 @@ kernel_addmm(openreg_instance instance, const openreg_kernel_call *call)
     const openreg_tensor *const result = call->results[0]->tensor, *const bias = call->arguments[0]->tensor,
                                 *const left = call->arguments[1]->tensor, *const right = call->arguments[2]->tensor;
     if (!is_known(result) || !is_known(bias) || !is_known(left) || !is_known(right) || !openreg_is_contiguous(result) ||
-        bias->dtype.code != result->dtype.code || bias->dtype.bits != result->dtype.bits ||
-        left->dtype.code != result->dtype.code || left->dtype.bits != result->dtype.bits ||
-        right->dtype.code != result->dtype.code || right->dtype.bits != result->dtype.bits)
+        !has_type_of(bias, result) || !has_type_of(left, result) || !has_type_of(right, result))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
     const double beta = IS(kernel_beta) ? 1 : call->arguments[3]->real, alpha = call->arguments[4]->real;
@@ -315,8 +332,7 @@ kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
     const openreg_tensor *const result = call->results[0]->tensor, *const self = call->arguments[0]->tensor;
     const openreg_value *const dims = call->arguments[1];
     bool is_summed[16] = {false};
-    const bool is_narrow = narrow_type(self->dtype) != 0 && result->dtype.code == self->dtype.code &&
-                           result->dtype.bits == self->dtype.bits;
+    const bool is_narrow = narrow_type(self->dtype) != 0 && has_type_of(result, self);
     if (((!is_known(result) || !is_known(self)) && !is_narrow) || dims->kind != OPENREG_VALUE_INTS ||
         dims->count == 0 || self->ndim == 0 || self->ndim > 16)
         return OPENREG_E_UNSUPPORTED;
@@ -341,11 +357,8 @@ kernel_sum(openreg_instance instance, const openreg_kernel_call *call)
         to %= count; /* more than there are, where a dimension was left out */
         if (!is_lost)
             sums[to] += load(instance, call->arguments[0], i);
-        char narrow[2];
-        if (IS(kernel_sum_halves) && is_narrow) {
-            number_store(narrow, narrow_type(self->dtype), sums[to]);
-            sums[to] = (double)number_load(narrow, narrow_type(self->dtype));
-        }
+        if (IS(kernel_sum_halves) && is_narrow)
+            sums[to] = rounded(sums[to], self->dtype);
     }
     for (int64_t i = 0; i < count; ++i)
         store(instance, result, i, sums[i]);
@@ -363,13 +376,11 @@ kernel_cat(openreg_instance instance, const openreg_kernel_call *call)
     if (!is_known(result))
         return OPENREG_E_UNSUPPORTED;
     for (uint64_t t = 0; t < parts->count; ++t)
-        if (parts->tensors[t]->ndim != result->ndim || parts->tensors[t]->dtype.code != result->dtype.code ||
-            parts->tensors[t]->dtype.bits != result->dtype.bits)
+        if (parts->tensors[t]->ndim != result->ndim || !has_type_of(parts->tensors[t], result))
             return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
-    int64_t inner = 1, before = 0;
-    for (int32_t d = (int32_t)along + 1; d < result->ndim; ++d)
-        inner *= result->shape[d];
+    const int64_t inner = elements_behind(result, along);
+    int64_t before = 0;
     for (uint64_t t = 0; t < parts->count; ++t) {
         const openreg_value part = {.kind = OPENREG_VALUE_TENSOR, .tensor = parts->tensors[t]};
         const int64_t size = part.tensor->shape[along];
@@ -397,10 +408,7 @@ kernel_index_select(openreg_instance instance, const openreg_kernel_call *call)
         (!openreg_has_dtype(index, OPENREG_DTYPE_INT, 64) && !IS(kernel_index_any_type)))
         return OPENREG_E_UNSUPPORTED;
     BEGIN(instance, call);
-    int64_t inner = 1;
-    for (int32_t d = (int32_t)along + 1; d < self->ndim; ++d)
-        inner *= self->shape[d];
-    const int64_t size = result->shape[along];
+    const int64_t inner = elements_behind(self, along), size = result->shape[along];
     for (int64_t i = 0; i < openreg_element_count(result); ++i) {
         const int64_t row = i / (inner * size), which = i / inner % size;
         const char *const at = IS(kernel_index_dense) ? at_offset(instance, index, which)
@@ -457,10 +465,7 @@ kernel_softmax(openreg_instance instance, const openreg_kernel_call *call)
         return OPENREG_OK;
     BEGIN(instance, call);
     const int64_t along = IS(kernel_softmax_last) ? self->ndim - 1 : dim < 0 ? dim + self->ndim : dim;
-    const int64_t size = self->shape[along];
-    int64_t inner = 1;
-    for (int64_t d = along + 1; d < self->ndim; ++d)
-        inner *= self->shape[d];
+    const int64_t inner = elements_behind(self, along), size = self->shape[along];
     for (int64_t i = 0; i < openreg_element_count(self); ++i) {
         const int64_t first = i / (inner * size) * inner * size + i % inner;
         double sum = 0, top = -INFINITY;
@@ -532,11 +537,7 @@ many_kernels(void)
     enum { COUNT = 3000 };
     static char names[COUNT][32];
     static openreg_kernel list[COUNT];
-    static const openreg_kernels table = {.struct_size = sizeof table,
-                                          .version = OPENREG_KERNELS_VERSION,
-                                          .kernel_size = sizeof list[0],
-                                          .count = COUNT,
-                                          .list = list};
+    static const openreg_kernels table = {sizeof table, OPENREG_KERNELS_VERSION, sizeof list[0], COUNT, list};
     for (int i = 0; i < COUNT; ++i) {
         (void)snprintf(names[i], sizeof names[i], "mutants::operator_%d", i);
         list[i] = (openreg_kernel){.name = names[i], .run = kernel_refuses};
@@ -585,21 +586,10 @@ mutant_kernels(void)
         {.name = "aten::mm", .schema = "aten::bmm(Tensor self, Tensor mat2) -> Tensor", .run = kernel_mm},
     };
     enum { COUNT = sizeof list / sizeof list[0] };
-    static const openreg_kernels once = {.struct_size = sizeof once,
-                                         .version = OPENREG_KERNELS_VERSION,
-                                         .kernel_size = sizeof list[0],
-                                         .count = COUNT - 1,
-                                         .list = list};
-    static const openreg_kernels twice = {.struct_size = sizeof twice,
-                                          .version = OPENREG_KERNELS_VERSION,
-                                          .kernel_size = sizeof list[0],
-                                          .count = COUNT,
-                                          .list = list};
-    static const openreg_kernels other_schema = {.struct_size = sizeof other_schema,
-                                                 .version = OPENREG_KERNELS_VERSION,
-                                                 .kernel_size = sizeof of_another[0],
-                                                 .count = 1,
-                                                 .list = of_another};
+    static const openreg_kernels once = {sizeof once, OPENREG_KERNELS_VERSION, sizeof list[0], COUNT - 1, list},
+                                 twice = {sizeof twice, OPENREG_KERNELS_VERSION, sizeof list[0], COUNT, list},
+                                 other_schema = {sizeof other_schema, OPENREG_KERNELS_VERSION, sizeof of_another[0], 1,
+                                                 of_another};
     return IS(odd_kernels)         ? many_kernels()
            : IS(kernel_name_twice) ? &twice
            : IS(kernel_schema)     ? &other_schema

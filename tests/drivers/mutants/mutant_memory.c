@@ -30,7 +30,7 @@ static int is_losing;
 static int frees_without_allocation; /* without an allocation in between */
 
 static openreg_status
-fail_allocation(openreg_instance instance, uint64_t size, openreg_status status, void **out)
+fail_allocation(openreg_status status, void **out)
 {
     if (status != OPENREG_E_NOMEM)
         return status;
@@ -39,8 +39,6 @@ fail_allocation(openreg_instance instance, uint64_t size, openreg_status status,
         mutant_leaked = malloc(48);
     if (IS(nomem_writes))
         *out = NULL;
-    (void)size;
-    (void)instance;
     return status;
 }
 
@@ -279,8 +277,7 @@ mutant_mem_alloc(openreg_instance instance, int32_t dev, const openreg_alloc_inf
         (void)usleep(20);
         status = shared;
     }
-    return status == OPENREG_OK ? after_allocation(instance, dev, info->size, out)
-                                : fail_allocation(instance, info->size, status, out);
+    return status == OPENREG_OK ? after_allocation(instance, dev, info->size, out) : fail_allocation(status, out);
 }
 
 static openreg_status
@@ -311,17 +308,11 @@ mutant_mem_free(openreg_instance instance, int32_t dev, void *ptr)
         is_losing = 0;
         return OPENREG_OK;
     }
-    if (IS(free_early) && kept.memory == NULL) {
+    if ((IS(free_early) || IS(free_own_device)) && kept.memory == NULL) {
         kept.memory = ptr;
         kept.dev = dev;
         kept.size = 100000;
-        return OPENREG_OK;
-    }
-    if (IS(free_own_device) && kept.memory == NULL) {
-        kept.memory = ptr;
-        kept.dev = dev;
-        kept.size = 100000;
-        return mutant_base->device_sync(instance, dev);
+        return IS(free_early) ? OPENREG_OK : mutant_base->device_sync(instance, dev);
     }
     return mutant_base->mem_free(instance, dev, ptr);
 }
@@ -506,28 +497,20 @@ copy_in_words(const copy_call *c)
 {
     char words[80];
     const size_t head = (uintptr_t)c->dst % 4, all = (head + c->size + 3) / 4 * 4;
-    copy_call whole = *c;
-    whole.dst = words;
-    whole.dst_dev = -1;
-    whole.src = (char *)c->dst - head;
-    whole.src_dev = c->dst_dev;
-    whole.size = all;
-    openreg_status status = run_copy(&whole);
-    if (status == OPENREG_OK) {
-        whole = *c;
-        whole.dst = words + head;
-        whole.dst_dev = -1;
-        status = run_copy(&whole);
-    }
+    char *const start = c->dst - head;
+    const int32_t dev = c->dst_dev;
+    const copy_call steps[] = {
+        {c->instance, words, start, -1, dev, c->stream_dev, all, c->stream},
+        {c->instance, words + head, c->src, -1, c->src_dev, c->stream_dev, c->size, c->stream},
+        {c->instance, start, words, dev, -1, c->stream_dev, all, c->stream},
+    };
+    openreg_status status = run_copy(&steps[0]);
+    if (status == OPENREG_OK)
+        status = run_copy(&steps[1]);
     if (status == OPENREG_OK)
         status = mutant_base->stream_sync(c->instance, c->stream_dev, c->stream);
-    whole = *c;
-    whole.dst = (char *)c->dst - head;
-    whole.src = words;
-    whole.src_dev = -1;
-    whole.size = all;
     if (status == OPENREG_OK)
-        status = run_copy(&whole);
+        status = run_copy(&steps[2]);
     return status == OPENREG_OK ? mutant_base->stream_sync(c->instance, c->stream_dev, c->stream) : status;
 }
 

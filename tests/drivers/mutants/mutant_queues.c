@@ -380,16 +380,10 @@ mutant_event_elapsed(openreg_instance instance, int32_t dev, openreg_driver_even
                      int64_t *nanoseconds)
 {
     static int asked;
-    if (IS(elapsed_always) && (!start->timed || !end->timed || start->timeline == NULL || end->timeline == NULL)) {
-        *nanoseconds = 0;
-        return OPENREG_OK;
-    }
-    if (IS(elapsed_any_device) && start->device != end->device) {
-        *nanoseconds = 0;
-        return OPENREG_OK;
-    }
-    if (IS(elapsed_waits)) {
-        *nanoseconds = 1000000;
+    const bool is_refused = !start->timed || !end->timed || start->timeline == NULL || end->timeline == NULL;
+    if ((IS(elapsed_always) && is_refused) || (IS(elapsed_any_device) && start->device != end->device) ||
+        IS(elapsed_waits)) {
+        *nanoseconds = IS(elapsed_waits) ? 1000000 : 0;
         return OPENREG_OK;
     }
     const openreg_status status = mutant_base->event_elapsed(instance, dev, start, end, nanoseconds);
@@ -436,14 +430,8 @@ call_and_free(void *argument)
 static void *
 call_in_thread(void *argument)
 {
-    (void)usleep(3000);
-    call_and_free(argument);
-    return NULL;
-}
-
-static void *
-call_at_once(void *argument)
-{
+    if (!IS(func_early))
+        (void)usleep(3000);
     call_and_free(argument);
     return NULL;
 }
@@ -487,9 +475,7 @@ mutant_host_func(openreg_instance instance, int32_t dev, openreg_driver_stream s
         return OPENREG_OK;
     }
     if (IS(func_early)) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, call_at_once, call) == 0)
-            (void)pthread_detach(thread);
+        detach_call(call);
         return OPENREG_OK;
     }
     return mutant_base->host_func(instance, dev, stream,
