@@ -12,7 +12,6 @@
 #include <openreg/embedding.h>
 #include <openreg/openreg.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <list>
@@ -24,6 +23,7 @@
 
 #include "../drivers/full_toy_driver.h"
 #include "bytes.h"
+#include "child.h"
 #include "owned.h"
 #include "threads.h"
 
@@ -336,23 +336,6 @@ inline void expect_drivers(const std::string& drivers) {
 }
 
 inline bool has_flag(const std::string& name, uint32_t flag) { return (record_of(name).flags & flag) != 0; }
-
-// Runs `body` in a child process; true if it returned true there. A child that hangs is killed by its alarm.
-template <typename Body>
-bool in_child(Body body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    const int result = body() ? 0 : 1;
-#ifdef OPENREG_COVERAGE
-    exit(result);
-#else
-    _exit(result);
-#endif
-  }
-  int status = -1;
-  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 }  // namespace openreg_test
 

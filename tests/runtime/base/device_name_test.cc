@@ -14,13 +14,8 @@
 namespace openreg_test {
 namespace {
 
-class DeviceNameTest : public RuntimeTest {
+class DeviceNameTest : public SimDevicesTest {
  protected:
-  void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");
-  }
-
   // What a user reads has the name, and nowhere the usual one but in "openreg_malloc", "libopenreg" and OPENREG_LOG_LEVEL.
   static void expect_named(const std::string& text) {
     EXPECT_CONTAINS(text, "mychip");

@@ -8,11 +8,10 @@
 namespace openreg_test {
 namespace {
 
-class DeviceTest : public RuntimeTest {
+class DeviceTest : public SimDevicesTest {
  protected:
   void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");
+    SimDevicesTest::SetUp();
     EXPECT_EQ(openreg_current_device(), 0);
   }
 

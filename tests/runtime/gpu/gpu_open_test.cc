@@ -3,7 +3,6 @@
 #include "gpu_test.h"
 
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
@@ -254,17 +253,11 @@ TEST_P(FakeGpuCensus, ProbeLeavesNothing) {
   EXPECT_EQ(hooks_->contexts(), 0u);
   EXPECT_EQ(hooks_->calls("GetDeviceCount"), 0);
   EXPECT_EQ(hooks_->calls("nvmlInit"), hooks_->calls("nvmlShutdown"));
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
+  EXPECT_TRUE(in_child([this] {
     void* memory = nullptr;
-    const bool works = open() == OPENREG_OK && table_->mem_alloc(instance_, 1, Bytes(4096), &memory) == OPENREG_OK &&
-                       table_->mem_free(instance_, 1, memory) == OPENREG_OK;
-    _exit(works ? 0 : 1);
-  }
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return open() == OPENREG_OK && table_->mem_alloc(instance_, 1, Bytes(4096), &memory) == OPENREG_OK &&
+           table_->mem_free(instance_, 1, memory) == OPENREG_OK;
+  }));
 }
 
 // What is known without opening: names, memory, links; and no more is written than there is room for.

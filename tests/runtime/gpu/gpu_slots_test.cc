@@ -4,7 +4,6 @@
 #include "gpu_test.h"
 
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <thread>
 
@@ -130,15 +129,12 @@ TEST_P(GpuSlots, SizeZeroDoesNothing) {
 TEST_P(FakeGpuSlots, DeviceMemoryFaults) {
   if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "a sanitizer ends the process in its own way";
   void* const memory = allocate(0);
-  const pid_t child = fork();
-  if (child == 0) {
+  const Child child([memory] {
     signal(SIGSEGV, SIG_DFL);
     *static_cast<volatile char*>(memory) = 1;
-    _exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    return true;
+  });
+  EXPECT_TRUE(child.was_killed_by(SIGSEGV)) << child.status;
 }
 
 // Mistakes of a caller are errors, and the text names the vendor's function and error, and the device.

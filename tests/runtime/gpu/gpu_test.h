@@ -30,6 +30,7 @@
 
 #include "../../drivers/gpu/fake_gpu_hooks.h"
 #include "../bytes.h"
+#include "../child.h"
 #include "../owned.h"
 #include "../threads.h"
 

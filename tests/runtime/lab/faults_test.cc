@@ -3,7 +3,6 @@
 #include <openreg/faults.h>
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,12 +22,10 @@ class FaultsTest : public SimDevicesTest {
  protected:
   void SetUp() override {
     SimDevicesTest::SetUp();
-    EXPECT_EQ(openreg_host_alloc(0, kSize, &pinned_), OPENREG_OK);
+    pinned_ = make_pinned(kSize);
   }
   void TearDown() override {
     end();
-    for (void* block : blocks_) EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message();
-    EXPECT_EQ(openreg_host_free(pinned_), OPENREG_OK) << last_message();
     SimDevicesTest::TearDown();
   }
 
@@ -39,11 +36,7 @@ class FaultsTest : public SimDevicesTest {
   }
   uint64_t hits() { return openreg_faults_hits(faults_); }
 
-  void* allocate(int32_t device = 0) {
-    void* const block = openreg_test::allocate(device, kSize);
-    blocks_.push_back(block);
-    return block;
-  }
+  static void* allocate(int32_t device = 0) { return openreg_test::allocate(device, kSize); }
   // Queues a copy of `value` into the block on the stream, from pinned memory.
   openreg_status put(void* block, int value, openreg_stream stream = 0, int32_t device = 0) {
     EXPECT_EQ(openreg_stream_synchronize(device, stream), OPENREG_OK) << last_message();
@@ -60,7 +53,6 @@ class FaultsTest : public SimDevicesTest {
 
  private:
   openreg_faults faults_ = nullptr;
-  std::vector<void*> blocks_;
 };
 
 // A text that is no plan is refused, and the message names the word and what may be there
@@ -327,15 +319,12 @@ TEST_F(FaultsTest, Ranks) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin_time, std::chrono::milliseconds(50));
   EXPECT_EQ(hits(), 1u);
   set("RANK", "2");
-  const pid_t child = fork();
-  if (child == 0) {
+  const Child child([] {
     (void)openreg_faults_of_collective(OPENREG_HOST);
     (void)openreg_faults_of_collective(OPENREG_HOST);
-    _exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+    return true;
+  });
+  EXPECT_TRUE(child.was_killed_by(SIGKILL)) << child.status;
   unset("RANK");
   openreg_faults wrong = nullptr;
   EXPECT_EQ(openreg_faults_begin("rank late 1s", &wrong), OPENREG_E_INVALID);

@@ -41,6 +41,11 @@ class RecorderTest : public SimDevicesTest {
     EXPECT_EQ(openreg_flight_recorder_write(nullptr), OPENREG_OK) << last_message();
     return read(file());
   }
+  // The process's file, which goes.
+  void expect_two_fills(pid_t process) const {
+    EXPECT_EQ(count(read(file(process)), "\"name\":\"fill\""), 2);
+    unlink(file(process).c_str());
+  }
   static int count(const std::string& text, const std::string& part) {
     int found = 0;
     for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
@@ -188,22 +193,16 @@ TEST_F(RecorderTest, WrittenAtAnError) {
 TEST_F(RecorderTest, WrittenInASignal) {
   if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "a sanitizer ends the process in its own way";
   for (const int number : {SIGSEGV, SIGABRT}) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(60);
+    const Child child([number] {
       setenv("OPENREG_FLIGHT_RECORDER", "16", 1);
       work(2);
       if (number == SIGABRT) abort();
       static int* volatile nowhere = nullptr;
       *nowhere = 1;
-      _exit(0);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFSIGNALED(status)) << status;
-    EXPECT_EQ(WTERMSIG(status), number);
-    EXPECT_EQ(count(read(file(child)), "\"name\":\"fill\""), 2);
-    unlink(file(child).c_str());
+      return true;
+    });
+    EXPECT_TRUE(child.was_killed_by(number)) << child.status;
+    expect_two_fills(child.process);
   }
 }
 
@@ -212,50 +211,41 @@ TEST_F(RecorderTest, AForkedChildWritesItsOwn) {
   ASSERT_EQ(openreg_flight_recorder_start(16), OPENREG_OK);
   work(1);
   const std::string before = written();
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
+  const Child child([] {
     (void)openreg_faults_of_collective(0);
     openreg_flight_recorder_alarm();
-    _exit(0);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_EQ(status, 0);
+    return true;
+  });
+  ASSERT_EQ(child.status, 0);
   EXPECT_EQ(read(file()), before);
-  const std::string own = read(file(child));
+  const std::string own = read(file(child.process));
   EXPECT_EQ(count(own, "\"name\":\"fill\""), 1);
-  EXPECT_CONTAINS(own, "\"thread\":" + std::to_string(child) + ",");
-  EXPECT_CONTAINS(own, "\"args\":{\"process\":" + std::to_string(child) + "}");
-  unlink(file(child).c_str());
+  EXPECT_CONTAINS(own, "\"thread\":" + std::to_string(child.process) + ",");
+  EXPECT_CONTAINS(own, "\"args\":{\"process\":" + std::to_string(child.process) + "}");
+  unlink(file(child.process).c_str());
 }
 
 // A fatal signal writes it on an alternate stack as small as they come, too, whose end is guarded here
 TEST_F(RecorderTest, WrittenOnASmallStack) {
   if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "a sanitizer ends the process in its own way";
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
+  const Child child([] {
     // What the frame of a signal takes with this processor's registers, and half of 8 KiB.
     const size_t page = 4096;
     const size_t size = getauxval(AT_MINSIGSTKSZ) + 4096;
     char* const memory =
         static_cast<char*>(mmap(nullptr, 2 * page + size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) _exit(1);
+    if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) return false;
     stack_t stack{};
     stack.ss_sp = memory + page;
     stack.ss_size = size;
-    if (sigaltstack(&stack, nullptr) != 0) _exit(1);
+    if (sigaltstack(&stack, nullptr) != 0) return false;
     setenv("OPENREG_FLIGHT_RECORDER", "16", 1);
     work(2);
     abort();
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFSIGNALED(status)) << status;
-  EXPECT_EQ(WTERMSIG(status), SIGABRT);
-  EXPECT_EQ(count(read(file(child)), "\"name\":\"fill\""), 2);
-  unlink(file(child).c_str());
+    return true;
+  });
+  EXPECT_TRUE(child.was_killed_by(SIGABRT)) << child.status;
+  expect_two_fills(child.process);
 }
 
 // Threads that record while others write: each line is whole

@@ -18,15 +18,11 @@ struct Told {
   std::thread::id by;
 };
 
-class TraceTest : public RuntimeTest {
+class TraceTest : public SimDevicesTest {
  protected:
-  void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");
-  }
   void TearDown() override {
     (void)openreg_trace_stop();
-    RuntimeTest::TearDown();
+    SimDevicesTest::TearDown();
   }
   void start() {
     const openreg_tracer tracer = {sizeof tracer, 0, this, &TraceTest::begin, &TraceTest::tell};

@@ -19,11 +19,10 @@ namespace {
 
 void touch(void* address) { *static_cast<volatile char*>(address) = 1; }
 
-class FaultDeathTest : public RuntimeTest {
+class FaultDeathTest : public SimDevicesTest {
  protected:
   void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");
+    SimDevicesTest::SetUp();
     GTEST_FLAG_SET(death_test_style, "threadsafe");
   }
 };

@@ -13,7 +13,7 @@
 
 using openreg_test::check_cache;
 using openreg_test::last_message;
-using openreg_test::RuntimeTest;
+using openreg_test::SimDevicesTest;
 
 namespace {
 
@@ -80,12 +80,11 @@ namespace {
 
 constexpr size_t kMib = size_t{1} << 20;
 
-class MemoryInjectionTest : public RuntimeTest {
+class MemoryInjectionTest : public SimDevicesTest {
  protected:
   void SetUp() override {
-    RuntimeTest::SetUp();
+    SimDevicesTest::SetUp();
     openreg_lab_linked = openreg_lab_query;  // this program holds the objects of both libraries
-    set("OPENREG_DRIVERS", "sim");
     set("OPENREG_LOG_LEVEL", "error");
   }
 

@@ -11,12 +11,8 @@
 namespace openreg_test {
 namespace {
 
-class LayersTest : public RuntimeTest {
+class LayersTest : public SimDevicesTest {
  protected:
-  void SetUp() override {
-    RuntimeTest::SetUp();
-    set("OPENREG_DRIVERS", "sim");
-  }
   static std::string item(const std::string& name, const std::string& library) {
     return name + ":" + driver_path(library);
   }

@@ -1,35 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The built files from outside: what libopenreg.so and a driver export, and the program openreg-info.
-#include <sys/wait.h>
-
-#include <cstdio>
 #include <sstream>
 
 #include "runtime_test.h"
 
 using openreg_test::driver_path;
+using openreg_test::output_of;
 using openreg_test::RuntimeTest;
 
 namespace {
 
 class LibraryTest : public RuntimeTest {
  protected:
-  // Runs a shell command; its output, and its exit status in *status.
-  static std::string run(const std::string& command, int* status) {
-    FILE* pipe = popen(command.c_str(), "r");
-    EXPECT_NE(pipe, nullptr);
-    std::string output;
-    char buffer[4096];
-    size_t length;
-    while ((length = fread(buffer, 1, sizeof buffer, pipe)) > 0) output.append(buffer, length);
-    const int result = pclose(pipe);
-    *status = WIFEXITED(result) ? WEXITSTATUS(result) : -1;
-    return output;
-  }
   static std::vector<std::string> exports(const std::string& path) {
-    int status = -1;
-    std::istringstream lines(run("nm -D --defined-only '" + path + "'", &status));
-    EXPECT_EQ(status, 0);
+    std::istringstream lines(output_of("nm -D --defined-only '" + path + "'"));
     std::vector<std::string> names;
     std::string address, kind, name;
     while (lines >> address >> kind >> name) {
@@ -37,8 +21,8 @@ class LibraryTest : public RuntimeTest {
     }
     return names;
   }
-  static std::string info(const std::string& arguments, int* status) {
-    return run(std::string("'") + OPENREG_INFO_PROGRAM + "' " + arguments + " 2>&1", status);
+  static std::string info(const std::string& arguments, int status = 0) {
+    return output_of(std::string("'") + OPENREG_INFO_PROGRAM + "' " + arguments + " 2>&1", status);
   }
 };
 
@@ -68,9 +52,7 @@ TEST_F(LibraryTest, DriverExportsOneSymbol) {
 TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver"));
   set("OPENREG_DRIVERS", "toy,sim");
-  int status = -1;
-  const std::string text = info("", &status);
-  EXPECT_EQ(status, 0) << text;
+  const std::string text = info("");
   EXPECT_CONTAINS(text, "openreg " OPENREG_VERSION_STRING);
   EXPECT_CONTAINS(text, "  toy: open, OPENREG_DRIVER_LIBRARIES, priority 400, 2 devices");
   EXPECT_CONTAINS(text, "    native    open close device_count mem_alloc mem_free copy device_sync\n");
@@ -90,39 +72,33 @@ TEST_F(LibraryTest, InfoShowsDriversAndDevices) {
 TEST_F(LibraryTest, InfoShowsTheSelection) {
   set("OPENREG_USE_MOCK_GPU", "1");
   set("OPENREG_LOG_LEVEL", "error");
-  int status = -1;
-  const std::string text = info("", &status);
-  EXPECT_EQ(status, 0) << text;
+  const std::string text = info("");
   EXPECT_CONTAINS(text, "  cuda: open, mock, priority 200, 1 device\n    flags     active gpu mock\n");
   EXPECT_CONTAINS(text, "\nselection\n  rule      automatic\n  default   cuda\n");
   EXPECT_CONTAINS(text, "  openreg:0: OpenReg mock CUDA device 0, driver cuda, ordinal 0");
-  const std::string json = info("--json", &status);
+  const std::string json = info("--json");
   EXPECT_CONTAINS(json, "\"selection\": {\"chosen_by\": \"automatic\", \"default_driver\": \"cuda\"");
   EXPECT_CONTAINS(json, "\"flags\": [\"active\", \"gpu\", \"mock\"]");
   set("OPENREG_DRIVERS", "nobody");
-  EXPECT_CONTAINS(info("", &status), "\nselection\n  rule      none\n  default   -\n");
+  EXPECT_CONTAINS(info("", 1), "\nselection\n  rule      none\n  default   -\n");
 }
 
 // Paths are somebody else's text: no escape reaches the terminal, and JSON stays valid.
 TEST_F(LibraryTest, InfoShowsPathsAsText) {
   set("OPENREG_DRIVER_LIBRARIES", "chip:/nowhere/\033[31m\xff.so");
-  int status = -1;
-  const std::string text = info("", &status);
+  const std::string text = info("", 1);
   EXPECT_EQ(text.find('\033'), std::string::npos) << text;
   EXPECT_CONTAINS(text, "    path      /nowhere/\\x1b[31m\\xff.so\n");
-  EXPECT_CONTAINS(info("--json", &status), R"("path": "/nowhere/\u001b[31m\udcff.so")");
+  EXPECT_CONTAINS(info("--json", 1), R"("path": "/nowhere/\u001b[31m\udcff.so")");
 }
 
 // Without a device: status 1 and the reason.
 TEST_F(LibraryTest, InfoSaysWhyThereIsNoDevice) {
   set("OPENREG_DRIVERS", "nobody");
-  int status = -1;
-  const std::string text = info("", &status);
-  EXPECT_EQ(status, 1);
+  const std::string text = info("", 1);
   EXPECT_CONTAINS(text,
                   "  none: openreg_init: Unable to initialize driver 'nobody': Driver 'nobody' is not in the list");
-  const std::string json = info("--json", &status);
-  EXPECT_EQ(status, 1);
+  const std::string json = info("--json", 1);
   EXPECT_CONTAINS(json, "\"status\": \"OPENREG_E_INVALID\"");
   EXPECT_CONTAINS(json, "Unable to initialize driver 'nobody'");
 }
@@ -130,9 +106,7 @@ TEST_F(LibraryTest, InfoSaysWhyThereIsNoDevice) {
 // The JSON has the same facts, with brackets and quotes that match.
 TEST_F(LibraryTest, InfoAsJson) {
   set("OPENREG_DRIVERS", "sim");
-  int status = -1;
-  const std::string json = info("--json", &status);
-  EXPECT_EQ(status, 0) << json;
+  const std::string json = info("--json");
   EXPECT_CONTAINS(json, "{\"name\": \"sim\", \"state\": \"open\", \"source\": \"built in\"");
   EXPECT_CONTAINS(json, "{\"index\": 1, \"name\": \"");
   EXPECT_CONTAINS(json, "\"total_memory\": 67108864");
@@ -154,11 +128,8 @@ TEST_F(LibraryTest, InfoAsJson) {
 }
 
 TEST_F(LibraryTest, InfoArguments) {
-  int status = -1;
-  EXPECT_CONTAINS(info("--help", &status), "usage: openreg-info [--json]");
-  EXPECT_EQ(status, 0);
-  EXPECT_CONTAINS(info("--wrong", &status), "usage: openreg-info");
-  EXPECT_EQ(status, 2);
+  EXPECT_CONTAINS(info("--help"), "usage: openreg-info [--json]");
+  EXPECT_CONTAINS(info("--wrong", 2), "usage: openreg-info");
 }
 
 // A copy of the runtime in a directory of its own, with other libraries beside it, as it is installed.
@@ -172,18 +143,14 @@ class BesideTest : public LibraryTest {
     place("libopenreg.so.1", OPENREG_LIBRARY);
   }
   void TearDown() override {
-    int status = -1;
-    run("rm -r '" + directory_ + "'", &status);
-    EXPECT_EQ(status, 0);
+    output_of("rm -r '" + directory_ + "'");
     LibraryTest::TearDown();
   }
   void place(const std::string& name, const std::string& source) {
-    int status = -1;
-    run("cp '" + source + "' '" + directory_ + "/" + name + "'", &status);
-    ASSERT_EQ(status, 0);
+    output_of("cp '" + source + "' '" + directory_ + "/" + name + "'");
   }
-  std::string info_there(int* status) {
-    return run("LD_LIBRARY_PATH='" + directory_ + "' '" + OPENREG_INFO_PROGRAM + "' 2>&1", status);
+  std::string info_there(int status = 0) {
+    return output_of("LD_LIBRARY_PATH='" + directory_ + "' '" + OPENREG_INFO_PROGRAM + "' 2>&1", status);
   }
   std::string directory_;
 };
@@ -191,9 +158,7 @@ class BesideTest : public LibraryTest {
 // A bundled library is found, and preferred to the simulator.
 TEST_F(BesideTest, LibraryBesideTheRuntimeIsUsed) {
   place("libopenreg_hip.so", driver_path("full_toy_driver"));
-  int status = -1;
-  const std::string text = info_there(&status);
-  EXPECT_EQ(status, 0);
+  const std::string text = info_there();
   EXPECT_CONTAINS(text, "  hip: open, bundled, priority 200, 2 devices");
   EXPECT_CONTAINS(text, directory_ + "/libopenreg_hip.so");
   EXPECT_CONTAINS(text, "  openreg:0: Full toy 0, driver hip, ordinal 0");
@@ -204,9 +169,7 @@ TEST_F(BesideTest, FailuresOfFoundLibrariesAreQuiet) {
   place("libopenreg_cuda.so", driver_path("broken_open_fails"));
   place("libopenreg_hip.so", driver_path("broken_no_entry"));
   set("OPENREG_LOG_LEVEL", "info");
-  int status = -1;
-  const std::string text = info_there(&status);
-  EXPECT_EQ(status, 0);
+  const std::string text = info_there();
   EXPECT_CONTAINS(text,
                   "openreg: info: driver \"cuda\" (bundled) is not used: the vendor's library is too "
                   "old (OPENREG_E_INCOMPATIBLE)");
@@ -220,9 +183,7 @@ TEST_F(BesideTest, NothingIsLeft) {
   place("libopenreg_cuda.so", driver_path("broken_open_fails"));
   place("libopenreg_hip.so", driver_path("broken_no_devices"));
   set("OPENREG_SIM_DEVICES", "-3");
-  int status = -1;
-  const std::string text = info_there(&status);
-  EXPECT_EQ(status, 1);
+  const std::string text = info_there(1);
   EXPECT_CONTAINS(text, "  none: openreg_init: no driver can be used\n  sim (built in): ");
   EXPECT_CONTAINS(text, "\"-3\"");
   EXPECT_CONTAINS(text, "\n  hip (bundled): Driver 'hip' provides no devices.");
@@ -233,9 +194,7 @@ TEST_F(BesideTest, NothingIsLeft) {
 TEST_F(BesideTest, AskedForByName) {
   place("libopenreg_cuda.so", driver_path("broken_open_fails"));
   set("OPENREG_DRIVERS", "cuda");
-  int status = -1;
-  const std::string text = info_there(&status);
-  EXPECT_EQ(status, 1);
+  const std::string text = info_there(1);
   EXPECT_CONTAINS(text,
                   "openreg_init: Unable to initialize driver 'cuda': the vendor's library is too old "
                   "(OPENREG_E_INCOMPATIBLE) (set OPENREG_DRIVERS='' to automatically choose an available driver)\n"
