@@ -38,6 +38,14 @@ inline const full_toy_hooks& toy() { return *full_toy_test_hooks(); }
 
 inline std::string last_message() { return openreg_last_error()->message; }
 
+// A call that must fail with this code, and what its text must have. A failure names the line of the test.
+inline void expect_error(openreg_status status, openreg_status expected, const std::string& part,
+                         const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const ::testing::ScopedTrace trace(file, line, "the call of this line");
+  EXPECT_EQ(status, expected);
+  EXPECT_NE(last_message().find(part), std::string::npos) << part << " in: " << last_message();
+}
+
 inline void* allocate(int32_t device, size_t size, openreg_stream stream = OPENREG_STREAM_DEFAULT) {
   void* block = nullptr;
   EXPECT_EQ(openreg_malloc(device, stream, size, &block), OPENREG_OK) << last_message();
@@ -45,6 +53,12 @@ inline void* allocate(int32_t device, size_t size, openreg_stream stream = OPENR
 }
 
 inline void release(void* block) { EXPECT_EQ(openreg_free(block), OPENREG_OK) << last_message(); }
+
+inline openreg_stream from_pool(int32_t device, int32_t priority = 0) {
+  openreg_stream stream = -1;
+  EXPECT_EQ(openreg_stream_from_pool(device, priority, &stream), OPENREG_OK) << last_message();
+  return stream;
+}
 
 inline openreg_device_properties properties_of(int32_t device) {
   auto properties = sized<openreg_device_properties>();
@@ -119,12 +133,6 @@ class RuntimeTest : public ::testing::Test {
 
   static void set(const char* name, const std::string& value) { ASSERT_EQ(setenv(name, value.c_str(), 1), 0); }
   static void unset(const char* name) { ASSERT_EQ(unsetenv(name), 0); }
-
-  static openreg_stream from_pool(int32_t device, int32_t priority = 0) {
-    openreg_stream stream = -1;
-    EXPECT_EQ(openreg_stream_from_pool(device, priority, &stream), OPENREG_OK) << last_message();
-    return stream;
-  }
 
   // Events, pinned memory and blocks that a test leaves behind are given back when it has ended.
   openreg_event make_event(int32_t device = 0, uint32_t flags = 0) {

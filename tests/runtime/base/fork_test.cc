@@ -55,12 +55,8 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
   set("OPENREG_DRIVERS", "sim");
   set("OPENREG_SIM_DEVICES", "3");
   ASSERT_EQ(openreg_set_device(1), OPENREG_OK) << last_message();
-  openreg_event event = nullptr;
-  void* memory = nullptr;
-  void* pinned = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
-  ASSERT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_host_alloc(0, 64, &pinned), OPENREG_OK) << last_message();
+  const openreg_event event = make_event();
+  void *const memory = allocate(0, 64), *const pinned = make_pinned(64);
   EXPECT_TRUE(in_child([&] {
     int32_t value = 0;
     openreg_stream stream = 0;
@@ -102,17 +98,13 @@ TEST_F(ForkTest, ChildOfAnInitialisedParentIsRefused) {
   }));
   // The parent is unharmed.
   EXPECT_EQ(openreg_current_device(), 1);
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
-  EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK);
 }
 
 // A driver that survives a fork keeps its table in the child.
 TEST_F(ForkTest, ForkSafeDriverWorksInTheChild) {
   use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
   ASSERT_EQ(openreg_set_device(1), OPENREG_OK) << last_message();
-  openreg_event event = nullptr;
-  ASSERT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
+  const openreg_event event = make_event();
   EXPECT_TRUE(in_child([&] {
     openreg_stream stream = 0;
     return openreg_in_bad_fork() == 0 && openreg_is_initialized() == 1 && openreg_current_device() == 1 &&
@@ -120,7 +112,6 @@ TEST_F(ForkTest, ForkSafeDriverWorksInTheChild) {
            openreg_event_record(event, 0, stream) == OPENREG_OK && openreg_event_synchronize(event) == OPENREG_OK &&
            openreg_event_destroy(event) == OPENREG_OK && openreg_shutdown() == OPENREG_OK;
   }));
-  EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);
 }
 
 // The table of pinned blocks is whole in such a child, whatever another thread of the parent was doing to it.
@@ -128,7 +119,7 @@ TEST_F(ForkTest, PinnedBlocksAreKnownInTheChild) {
   use_full_toy([](openreg_driver& table) { table.caps |= OPENREG_CAP_FORK_SAFE; });
   constexpr int kBlocks = 64;
   std::vector<void*> blocks(kBlocks);
-  for (void*& block : blocks) ASSERT_EQ(openreg_host_alloc(0, 100, &block), OPENREG_OK) << last_message();
+  for (void*& block : blocks) block = make_pinned(100);
   std::atomic<bool> stop{false};
   std::thread other([&] {
     while (!stop) {
@@ -149,7 +140,6 @@ TEST_F(ForkTest, PinnedBlocksAreKnownInTheChild) {
   }
   stop = true;
   other.join();
-  for (void* block : blocks) EXPECT_EQ(openreg_host_free(block), OPENREG_OK);
 }
 
 // A thread's turn at everything that a fork-safe driver's process may do; the same seed, the same steps.

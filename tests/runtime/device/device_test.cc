@@ -133,8 +133,7 @@ TEST_F(DeviceTest, SelectionDoesNotActivate) {
   EXPECT_EQ(active(1), 1);
   EXPECT_EQ(active(0), 0);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  openreg_stream stream;
-  ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK);
+  from_pool(0);
   EXPECT_EQ(active(0), 1);
   EXPECT_EQ(openreg_device_active(0, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_device_active(2, &previous), OPENREG_E_INVALID);
@@ -146,8 +145,7 @@ TEST_F(DeviceTest, MadeUpActive) {
   int32_t active = -1;
   ASSERT_EQ(openreg_device_active(1, &active), OPENREG_OK) << last_message();
   EXPECT_EQ(active, 0);
-  openreg_stream stream;
-  ASSERT_EQ(openreg_stream_from_pool(1, 0, &stream), OPENREG_OK);
+  from_pool(1);
   ASSERT_EQ(openreg_device_active(1, &active), OPENREG_OK);
   EXPECT_EQ(active, 1);
   ASSERT_EQ(openreg_device_active(0, &active), OPENREG_OK);

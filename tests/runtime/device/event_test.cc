@@ -88,16 +88,14 @@ TEST_F(EventTest, DeadHandlesAreRefused) {
                                reinterpret_cast<uintptr_t>(&value), (uintptr_t{1} << 32) | 0xf0000}) {
     SCOPED_TRACE(bits);
     const auto bad = reinterpret_cast<openreg_event>(bits);
-    EXPECT_EQ(openreg_event_record(bad, 0, 0), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(last_message(), "not a live event");
+    expect_error(openreg_event_record(bad, 0, 0), OPENREG_E_INVALID, "not a live event");
     EXPECT_EQ(openreg_event_query(bad, &value), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_event_synchronize(bad), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_event_device(bad, &value), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_event_elapsed(bad, fresh, &elapsed), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_stream_wait_event(0, 0, bad), OPENREG_E_INVALID);
     if (bits != 0) {
-      EXPECT_EQ(openreg_event_destroy(bad), OPENREG_E_INVALID);
-      EXPECT_CONTAINS(last_message(), "openreg_event_destroy: ");
+      expect_error(openreg_event_destroy(bad), OPENREG_E_INVALID, "openreg_event_destroy: ");
     }
   }
   EXPECT_EQ(value, 5);
@@ -108,8 +106,7 @@ TEST_F(EventTest, ArgumentsAreChecked) {
   use_full_toy();
   openreg_event event = reinterpret_cast<openreg_event>(this);
   EXPECT_EQ(openreg_event_create(2, 0, &event), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_event_create(0, 2, &event), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "but got 0x2");
+  expect_error(openreg_event_create(0, 2, &event), OPENREG_E_INVALID, "but got 0x2");
   EXPECT_EQ(openreg_event_create(0, 0, nullptr), OPENREG_E_INVALID);
   EXPECT_EQ(event, reinterpret_cast<openreg_event>(this));
   event = make_event(0, OPENREG_EVENT_TIMING);
@@ -126,20 +123,15 @@ TEST_F(EventTest, Elapsed) {
   const openreg_event untimed = make_event(0);
   const openreg_event elsewhere = make_event(1, OPENREG_EVENT_TIMING);
   int64_t ns = -1;
-  EXPECT_EQ(openreg_event_elapsed(start, end, &ns), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "the start event was never recorded");
+  expect_error(openreg_event_elapsed(start, end, &ns), OPENREG_E_INVALID, "the start event was never recorded");
   ASSERT_EQ(openreg_event_record(start, 0, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_event_elapsed(start, end, &ns), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "the end event was never recorded");
-  EXPECT_EQ(openreg_event_elapsed(start, untimed, &ns), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "without OPENREG_EVENT_TIMING");
+  expect_error(openreg_event_elapsed(start, end, &ns), OPENREG_E_INVALID, "the end event was never recorded");
+  expect_error(openreg_event_elapsed(start, untimed, &ns), OPENREG_E_INVALID, "without OPENREG_EVENT_TIMING");
   ASSERT_EQ(openreg_event_record(elsewhere, 1, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_event_elapsed(start, elsewhere, &ns), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg:0 and openreg:1");
+  expect_error(openreg_event_elapsed(start, elsewhere, &ns), OPENREG_E_INVALID, "openreg:0 and openreg:1");
   toy().hold(1);
   ASSERT_EQ(openreg_event_record(end, 0, 0), OPENREG_OK);
-  EXPECT_EQ(openreg_event_elapsed(start, end, &ns), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "the end event is not complete yet");
+  expect_error(openreg_event_elapsed(start, end, &ns), OPENREG_E_INVALID, "the end event is not complete yet");
   EXPECT_EQ(ns, -1);
   toy().hold(0);
   ASSERT_EQ(openreg_event_elapsed(start, end, &ns), OPENREG_OK) << last_message();
@@ -197,8 +189,7 @@ TEST_F(EventTest, FailingSlots) {
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   openreg_event event = nullptr;
   toy().fail("event_create", 1, OPENREG_E_NOMEM, 0);
-  EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_E_NOMEM);
-  EXPECT_CONTAINS(last_message(), "event_create was told to fail");
+  expect_error(openreg_event_create(0, 0, &event), OPENREG_E_NOMEM, "event_create was told to fail");
   EXPECT_EQ(event, nullptr);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK);  // nothing lives
 
@@ -254,9 +245,8 @@ TEST_F(EventTest, MadeUpEvents) {
 TEST_F(EventTest, MadeUpEventNeedsALaterSynchronisation) {
   use_full_toy(without_events);
   const openreg_event event = make_event(0);
-  void* memory = nullptr;
   const char bytes[8] = "1234567";
-  ASSERT_EQ(openreg_malloc(0, 0, sizeof bytes, &memory), OPENREG_OK) << last_message();
+  void* const memory = allocate(0, sizeof bytes);
   toy().hold(1);
   ASSERT_EQ(openreg_memcpy_async(0, 0, memory, 0, bytes, OPENREG_HOST, sizeof bytes), OPENREG_OK) << last_message();
   std::thread early([] { EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK); });
@@ -306,8 +296,7 @@ openreg_status null_event(openreg_instance, int32_t, uint32_t, openreg_driver_ev
 TEST_F(EventTest, DriverGivesNoEvent) {
   use_full_toy([](openreg_driver& table) { table.event_create = null_event; });
   openreg_event event = nullptr;
-  EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "returned OK without an event");
+  expect_error(openreg_event_create(0, 0, &event), OPENREG_E_INTERNAL, "returned OK without an event");
 }
 
 // More events than one chunk of slots, all distinct, all destroyed, and their slots used again.

@@ -106,8 +106,7 @@ TEST_F(StreamTest, OddPriorityRanges) {
   EXPECT_EQ(priority_of(0, OPENREG_STREAM_DEFAULT), 3);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   use_full_toy([](openreg_driver& table) { table.device_info = upside_down_info; });
-  EXPECT_EQ(openreg_init(), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "most urgent priority");
+  expect_error(openreg_init(), OPENREG_E_INTERNAL, "most urgent priority");
 }
 
 // A stream of another device, and ids that nobody gave, are refused by every function with both named.
@@ -127,8 +126,7 @@ TEST_F(StreamTest, ForeignStreamsAreRefused) {
     EXPECT_EQ(openreg_stream_priority(0, bad, &value), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_stream_native(0, bad, &native), OPENREG_E_INVALID);
     EXPECT_EQ(openreg_set_current_stream(0, bad), OPENREG_E_INVALID);
-    EXPECT_EQ(openreg_event_record(event, 0, bad), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(last_message(), "openreg:0");
+    expect_error(openreg_event_record(event, 0, bad), OPENREG_E_INVALID, "openreg:0");
   }
   EXPECT_EQ(openreg_set_current_stream(0, foreign), OPENREG_E_INVALID);
   char expected[128];

@@ -31,8 +31,7 @@ TEST_F(DriverCallsTest, SuccessWithoutAResultIsADefect) {
             "openreg_host_alloc: driver \"full_toy\": host_alloc returned OK without memory "
             "(OPENREG_E_INTERNAL)");
   EXPECT_STREQ(openreg_last_error()->driver, "full_toy");
-  EXPECT_EQ(openreg_malloc(0, 0, 64, &memory), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "host_alias returned OK without an address");
+  expect_error(openreg_malloc(0, 0, 64, &memory), OPENREG_E_INTERNAL, "host_alias returned OK without an address");
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(toy().live("memory"), 0);
 }
@@ -43,8 +42,7 @@ TEST_F(DriverCallsTest, OutOfMemoryKeepsTheDriversText) {
   ASSERT_EQ(openreg_init(), OPENREG_OK);
   toy().fail("mem_alloc", 1, OPENREG_E_NOMEM, FULL_TOY_FOREVER);
   void* memory = nullptr;
-  EXPECT_EQ(openreg_malloc(0, 0, 3 << 20, &memory), OPENREG_E_NOMEM);
-  EXPECT_CONTAINS(last_message(), "Tried to allocate 3.00 MiB.");
+  expect_error(openreg_malloc(0, 0, 3 << 20, &memory), OPENREG_E_NOMEM, "Tried to allocate 3.00 MiB.");
   EXPECT_CONTAINS(last_message(), "unallocated; the driver said: mem_alloc was told to fail (vendor code 42)");
   EXPECT_EQ(openreg_last_error()->vendor_code, 42);
   EXPECT_STREQ(openreg_last_error()->driver, "full_toy");
@@ -63,12 +61,10 @@ TEST_F(DriverCallsTest, MadeUpFillThatFails) {
   const size_t size = size_t{3} << 20;
   void* memory = allocate(0, size);
   toy().fail("copy", 2, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "copy was told to fail");
+  expect_error(openreg_memset_async(0, 0, memory, 1, size), OPENREG_E_INTERNAL, "copy was told to fail");
   EXPECT_EQ(toy().calls("device_sync"), 1);
   toy().fail("device_sync", 1, OPENREG_E_INTERNAL, 0);
-  EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "device_sync was told to fail");
+  expect_error(openreg_memset_async(0, 0, memory, 1, size), OPENREG_E_INTERNAL, "device_sync was told to fail");
   EXPECT_EQ(openreg_memset_async(0, 0, memory, 1, size), OPENREG_OK);
 }
 

@@ -94,8 +94,7 @@ TEST_F(ToyDriverTest, CopiesBetweenDrivers) {
 TEST_F(ToyDriverTest, BadOption) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_TOY_DEVICES", "many");
-  EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "devices must be an integer from 0 to 8, but is \"many\"");
+  expect_error(openreg_init(), OPENREG_E_INVALID, "devices must be an integer from 0 to 8, but is \"many\"");
 }
 
 }  // namespace

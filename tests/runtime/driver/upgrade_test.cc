@@ -49,13 +49,11 @@ TEST_P(UpgradeTest, Functions) {
 // Copies, fills, streams of two devices ordered by an event, and pinned memory. acceptance 5.21
 TEST_P(UpgradeTest, Work) {
   constexpr size_t kSize = 1 << 16;
-  void *first = nullptr, *second = nullptr;
   void* const host = make_pinned(kSize);
   auto* bytes = static_cast<uint8_t*>(host);
   std::iota(bytes, bytes + kSize, uint8_t{3});
   const openreg_stream source = from_pool(0), target = from_pool(1);
-  ASSERT_EQ(openreg_malloc(0, source, kSize, &first), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc(1, target, kSize, &second), OPENREG_OK) << last_message();
+  void *const first = allocate(0, kSize, source), *const second = allocate(1, kSize, target);
   const openreg_event event = make_event();
   ASSERT_EQ(openreg_memcpy_async(0, source, first, 0, host, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_memset_async(0, source, first, 0x5a, 16), OPENREG_OK) << last_message();
@@ -93,9 +91,7 @@ TEST_P(UpgradeTest, Communicator) {
   ASSERT_EQ(openreg_communicator_create(0, 0, 1, id.data(), size, &communicator), OPENREG_OK) << last_message();
   std::vector<float> values{1, 2, 3}, back(3);
   const uint64_t bytes = values.size() * sizeof(float);
-  void *send = nullptr, *recv = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, bytes, &send), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc(0, 0, bytes, &recv), OPENREG_OK) << last_message();
+  void *const send = allocate(0, bytes), *const recv = allocate(0, bytes);
   ASSERT_EQ(openreg_memcpy(send, 0, values.data(), OPENREG_HOST, bytes), OPENREG_OK) << last_message();
   auto one = sized<openreg_collective>();
   one.kind = OPENREG_COLLECTIVE_ALL_REDUCE;
@@ -181,8 +177,7 @@ class OtherMajorTest : public RuntimeTest {};
 TEST_F(OtherMajorTest, IsRefused) {
   set("OPENREG_DRIVER_LIBRARIES", "frozen:" + driver_path("frozen_next_major"));
   set("OPENREG_DRIVERS", "frozen");
-  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "the driver implements ABI 2, this runtime ABI 1");
+  expect_error(openreg_init(), OPENREG_E_INCOMPATIBLE, "the driver implements ABI 2, this runtime ABI 1");
 }
 
 }  // namespace

@@ -108,8 +108,7 @@ TEST_F(VisibleDevicesTest, BadValues) {
   }
   set("OPENREG_SIM_DEVICES", "1");
   set("OPENREG_SIM_VISIBLE_DEVICES", "1");
-  EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "driver 'sim' has device 0");
+  expect_error(openreg_init(), OPENREG_E_INVALID, "driver 'sim' has device 0");
   unset("OPENREG_SIM_VISIBLE_DEVICES");
   ASSERT_EQ(add({"visible", 400, 0, {{"visible_devices", "7"}}}), OPENREG_OK);
   set("OPENREG_DRIVERS", "visible");
@@ -123,8 +122,7 @@ TEST_F(VisibleDevicesTest, BadValues) {
 TEST_F(VisibleDevicesTest, ManyDevices) {
   ASSERT_EQ(add({"many", 400, 0, {{"devices", "200"}}}), OPENREG_OK);
   set("OPENREG_DRIVERS", "many");
-  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(last_message(), "Driver 'many' provides 200 devices; PyTorch can count to 127");
+  expect_error(openreg_init(), OPENREG_E_NO_DEVICE, "Driver 'many' provides 200 devices; PyTorch can count to 127");
   set("OPENREG_MANY_VISIBLE_DEVICES", "199,5");
   ASSERT_EQ(openreg_init(), OPENREG_OK) << last_message();
   EXPECT_EQ(ordinal_of(0), 199);
@@ -132,8 +130,7 @@ TEST_F(VisibleDevicesTest, ManyDevices) {
   std::string all = "0";
   for (int i = 1; i < 128; ++i) all.append(",").append(std::to_string(i));
   set("OPENREG_MANY_VISIBLE_DEVICES", all);
-  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(last_message(), "128 devices");
+  expect_error(openreg_init(), OPENREG_E_NO_DEVICE, "128 devices");
 }
 
 }  // namespace

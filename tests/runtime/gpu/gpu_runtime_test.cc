@@ -32,24 +32,18 @@ TEST_P(FakeGpuRuntime, InitialisationMakesNoContext) {
 TEST_P(FakeGpuRuntime, FullDeviceIsFlushedAndTriedAgain) {
   set("FAKE_GPU_MEMORY", std::to_string(64 << 20));
   hooks_->reset();
-  void* first = nullptr;
-  void* second = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 40 << 20, &first), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_free(first), OPENREG_OK);
+  void* more = nullptr;
+  release(allocate(0, 40 << 20));
   EXPECT_EQ(hooks_->live("memory"), 1) << "the cache keeps it";
-  ASSERT_EQ(openreg_malloc(0, 0, 50 << 20, &second), OPENREG_OK) << last_message();
+  allocate(0, 50 << 20);
   EXPECT_EQ(hooks_->live("memory"), 1);
-  EXPECT_EQ(openreg_malloc(0, 0, 50 << 20, &first), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_malloc(0, 0, 50 << 20, &more), OPENREG_E_NOMEM);
   EXPECT_EQ(hooks_->peek_error(), 0);
-  EXPECT_EQ(openreg_free(second), OPENREG_OK);
 }
 
 // A lost device says so at the next synchronisation; the other one goes on.
 TEST_P(FakeGpuRuntime, LostDeviceIsReported) {
-  void* lost = nullptr;
-  void* alive = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 4096, &lost), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_malloc(1, 0, 4096, &alive), OPENREG_OK);
+  void *const lost = allocate(0, 4096), *const alive = allocate(1, 4096);
   hooks_->set_failures("Task:1:700");
   ASSERT_EQ(openreg_memset_async(0, 0, lost, 1, 4096), OPENREG_OK);
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_DEVICE_LOST);
@@ -70,8 +64,7 @@ TEST_P(FakeGpuRuntime, LostDeviceIsReported) {
 TEST_P(FakeGpuRuntime, HostFunctionsEndWithTheContext) {
   int calls = 0;
   const auto add = [](void* argument) { ++*static_cast<int*>(argument); };
-  void* memory = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, 4096, &memory), OPENREG_OK) << last_message();
+  void* memory = allocate(0, 4096);
   ASSERT_EQ(openreg_stream_launch_host_func(0, 0, add, &calls), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_stream_synchronize(0, 0), OPENREG_OK);
   EXPECT_EQ(calls, 1);

@@ -151,8 +151,7 @@ TEST_F(GraphBranchesTest, AreJoinedAfterAFailure) {
   openreg_graph_exec exec = end(stream_);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
   EXPECT_EQ(openreg_memory_empty_cache(0), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_launch(exec, stream_), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_memset_async");
+  expect_error(openreg_graph_launch(exec, stream_), OPENREG_E_INVALID, "openreg_memset_async");
   int32_t done = 1;
   EXPECT_EQ(openreg_stream_query(0, stream_, &done), OPENREG_OK);
   EXPECT_EQ(done, 0);

@@ -186,10 +186,8 @@ TEST_F(GraphsTest, Life) {
   fill(memory, 0, 1, stream);
   openreg_graph_exec exec = end(stream);
   EXPECT_EQ(openreg_free(memory), OPENREG_OK);
-  EXPECT_EQ(openreg_graph_launch(exec, stream), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "was freed already");
-  EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
-  EXPECT_CONTAINS(last_message(), "1 live graph(s) on driver 'sim'; destroy them first");
+  expect_error(openreg_graph_launch(exec, stream), OPENREG_E_INVALID, "was freed already");
+  expect_error(openreg_shutdown(), OPENREG_E_BUSY, "1 live graph(s) on driver 'sim'; destroy them first");
   destroy(exec);
   EXPECT_EQ(openreg_shutdown(), OPENREG_OK) << last_message();
 }

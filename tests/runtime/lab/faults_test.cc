@@ -207,10 +207,8 @@ TEST_F(FaultsTest, ErrorsThatNobodyFetches) {
   if (!OPENREG_TEST_SANITIZER) {
     EXPECT_LT(nanoseconds_of_a_batch(), 8 * first);
   }
-  EXPECT_EQ(openreg_stream_synchronize(0, side), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "(call 2)");
-  EXPECT_EQ(openreg_device_synchronize(0), OPENREG_E_INTERNAL);
-  EXPECT_CONTAINS(last_message(), "(call 1)");
+  expect_error(openreg_stream_synchronize(0, side), OPENREG_E_INTERNAL, "(call 2)");
+  expect_error(openreg_device_synchronize(0), OPENREG_E_INTERNAL, "(call 1)");
   EXPECT_EQ(openreg_stream_synchronize(0, other), OPENREG_OK);
   end();
   EXPECT_EQ(openreg_device_synchronize(0), OPENREG_OK);
@@ -277,9 +275,7 @@ TEST_F(FaultsTest, CorruptCopies) {
 // A slow copy is right, and takes longer by about the factor
 TEST_F(FaultsTest, SlowCopies) {
   constexpr size_t kLarge = 16 << 20;
-  void* block = nullptr;
-  void* const source = make_pinned(kLarge);
-  ASSERT_EQ(openreg_malloc(0, 0, kLarge, &block), OPENREG_OK);
+  void *const source = make_pinned(kLarge), *const block = openreg_test::allocate(0, kLarge);
   memset(source, 5, kLarge);
   const auto timed = [&] {
     timespec from{}, to{};
@@ -329,8 +325,7 @@ TEST_F(FaultsTest, Ranks) {
   openreg_faults wrong = nullptr;
   EXPECT_EQ(openreg_faults_begin("rank late 1s", &wrong), OPENREG_E_INVALID);
   EXPECT_CONTAINS(last_message(), "\"late\" in \"rank late 1s\" is not a number");
-  EXPECT_EQ(openreg_faults_begin("late 5", &wrong), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "for how long the call waits, as 0.2s");
+  expect_error(openreg_faults_begin("late 5", &wrong), OPENREG_E_INVALID, "for how long the call waits, as 0.2s");
   EXPECT_EQ(openreg_faults_begin("allocations killed", &wrong), OPENREG_E_INVALID);
 }
 
@@ -352,15 +347,13 @@ TEST_F(SimDevicesTest, PlanOfADriver) {
 // Pinned memory of a lost device is freed when its work has ended: the wait of a planned loss reaches the driver
 TEST_F(RuntimeTest, WaitsOfALostDevice) {
   use_full_toy();
-  void *block = nullptr, *pinned = nullptr;
-  ASSERT_EQ(openreg_malloc(0, 0, kSize, &block), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_host_alloc(0, kSize, &pinned), OPENREG_OK) << last_message();
+  void *const block = allocate(0, kSize), *const pinned = make_pinned(kSize);
   openreg_faults plan = nullptr;
   ASSERT_EQ(openreg_memcpy_async(0, 0, block, 0, pinned, OPENREG_HOST, kSize), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_faults_begin("openreg:0 lost", &plan), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_memcpy_async(0, 0, block, 0, pinned, OPENREG_HOST, kSize), OPENREG_E_DEVICE_LOST);
   toy().reset();
-  EXPECT_EQ(openreg_host_free(pinned), OPENREG_OK) << last_message();
+  free_pinned(pinned);
   EXPECT_EQ(toy().calls("device_sync"), 1);
   openreg_faults_end(plan);
 }

@@ -20,6 +20,7 @@
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:openreg_sim_stream_run\n"; }
 
+using openreg_test::from_pool;
 using openreg_test::last_message;
 using openreg_test::SimDevicesTest;
 

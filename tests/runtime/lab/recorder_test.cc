@@ -124,12 +124,10 @@ TEST_F(RecorderTest, TheLastCalls) {
   EXPECT_EQ(count(written(), "\"ph\":\"X\""), 0);
   ASSERT_EQ(openreg_flight_recorder_start(0), OPENREG_OK);
   EXPECT_EQ(openreg_is_instrumented(), 0);
-  EXPECT_EQ(openreg_flight_recorder_write(nullptr), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "the flight recorder is off");
+  expect_error(openreg_flight_recorder_write(nullptr), OPENREG_E_INVALID, "the flight recorder is off");
   EXPECT_EQ(openreg_flight_recorder_start(OPENREG_FLIGHT_RECORDER_MOST + 1), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_flight_recorder_start(5), OPENREG_OK);
-  EXPECT_EQ(openreg_flight_recorder_write("/nowhere/file"), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "/nowhere/file can't be written");
+  expect_error(openreg_flight_recorder_write("/nowhere/file"), OPENREG_E_INVALID, "/nowhere/file can't be written");
 }
 
 // The name of the file is foreseeable, and the folder may be everybody's: what is there already is written to only if it is
@@ -140,8 +138,7 @@ TEST_F(RecorderTest, WritesOnlyItsOwnFile) {
   std::ofstream(victim) << "kept";
   const auto is_refused = [&](const char* what) {
     SCOPED_TRACE(what);
-    EXPECT_EQ(openreg_flight_recorder_write(nullptr), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(last_message(), name + " can't be written");
+    expect_error(openreg_flight_recorder_write(nullptr), OPENREG_E_INVALID, name + " can't be written");
     EXPECT_EQ(read(victim), "kept");
     EXPECT_EQ(unlink(name.c_str()), 0);
   };

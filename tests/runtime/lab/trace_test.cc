@@ -239,12 +239,10 @@ TEST_F(TraceTest, WrongUse) {
   bad.struct_size = 8;
   EXPECT_EQ(openreg_trace_start(&bad), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_trace_start(nullptr), OPENREG_E_INVALID);
-  EXPECT_EQ(openreg_trace_stop(), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_trace_stop: no trace is active");
+  expect_error(openreg_trace_stop(), OPENREG_E_INVALID, "openreg_trace_stop: no trace is active");
   EXPECT_EQ(openreg_trace_flush(), OPENREG_E_INVALID);
   ASSERT_EQ(openreg_trace_start(&good), OPENREG_OK);
-  EXPECT_EQ(openreg_trace_start(&good), OPENREG_E_BUSY);
-  EXPECT_CONTAINS(last_message(), "a trace is active already");
+  expect_error(openreg_trace_start(&good), OPENREG_E_BUSY, "a trace is active already");
   EXPECT_EQ(openreg_trace_stop(), OPENREG_OK);
 }
 
@@ -315,8 +313,7 @@ TEST_F(TraceTest, ThreadsAndStops) {
   for (int32_t device : {0, 1}) {
     threads.emplace_back([&, device] {
       Block block(device, 256);
-      openreg_stream stream = 0;
-      ASSERT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK);
+      const openreg_stream stream = from_pool(device);
       while (!ends) ASSERT_EQ(openreg_memset_async(device, stream, block.data, 1, 256), OPENREG_OK);
       ASSERT_EQ(openreg_stream_synchronize(device, stream), OPENREG_OK);
     });

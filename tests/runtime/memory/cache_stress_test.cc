@@ -327,11 +327,7 @@ class CacheStressTest : public SimDevicesTest {
 
   static std::vector<openreg_stream> streams_of(int32_t device) {
     std::vector<openreg_stream> streams{OPENREG_STREAM_DEFAULT, OPENREG_STREAM_DEFAULT};
-    for (int i = 0; i < 3; ++i) {
-      openreg_stream stream = 0;
-      EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
-      streams.push_back(stream);
-    }
+    for (int i = 0; i < 3; ++i) streams.push_back(from_pool(device));
     return streams;
   }
 

@@ -56,6 +56,7 @@ class KernelsTest : public ToysTest {
     table = &good_;
     answer = OPENREG_OK;
     seen = {};
+    call_.name = "aten::mm";
   }
   void refused(const openreg_kernels& wrong, const char* fault) {
     openreg_kernels copy = wrong;
@@ -68,6 +69,7 @@ class KernelsTest : public ToysTest {
 
   openreg_kernel entries_[2] = {{"aten::mm", run, 0, nullptr},
                                 {"aten::relu", run, OPENREG_KERNEL_ELEMENTWISE, nullptr}};
+  openreg_kernel_call call_ = sized<openreg_kernel_call>();
   openreg_kernels good_ = {sizeof(openreg_kernels), OPENREG_KERNELS_VERSION, sizeof(openreg_kernel), 2, entries_};
 };
 
@@ -109,50 +111,43 @@ TEST_F(KernelsTest, MalformedTables) {
 // A kernel gets the ordinal, the stream and its entry; a refusal is no error, a failure names operator and driver.
 TEST_F(KernelsTest, Run) {
   set("OPENREG_WITH_KERNELS_VISIBLE_DEVICES", "1");
-  auto call = sized<openreg_kernel_call>();
-  call.name = "aten::mm";
-  openreg_stream stream = 0;
-  ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call), OPENREG_OK) << last_message();
+  const openreg_stream stream = from_pool(0);
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call_), OPENREG_OK) << last_message();
   EXPECT_EQ(seen.dev, 1);
   EXPECT_EQ(seen.kernel, &entries_[0]);
   EXPECT_NE(seen.stream, nullptr);
 
   openreg_clear_error();
   answer = OPENREG_E_UNSUPPORTED;
-  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_UNSUPPORTED);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_UNSUPPORTED);
   answer = OPENREG_E_NOMEM;
-  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "aten::mm: driver \"with_kernels\": the kernel was told to fail");
   EXPECT_EQ(openreg_last_error()->vendor_code, 7);
 
-  EXPECT_EQ(openreg_kernel_run(nullptr, 0, 0, &call), OPENREG_E_INVALID);
+  EXPECT_EQ(openreg_kernel_run(nullptr, 0, 0, &call_), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, nullptr), OPENREG_E_INVALID);
-  call.struct_size = 8;
-  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_INVALID);
+  call_.struct_size = 8;
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_INVALID);
 }
 
 // Scratch memory is the device's, each piece apart, on the call's stream, and back in the cache when the call has returned,
 // so that the next one on the stream gets it again and what another stream wants doesn't.
 TEST_F(KernelsTest, Workspace) {
-  auto call = sized<openreg_kernel_call>();
-  call.name = "aten::mm";
-  openreg_stream stream = 0, other = 0;
-  ASSERT_EQ(openreg_stream_from_pool(0, 0, &stream), OPENREG_OK) << last_message();
-  ASSERT_EQ(openreg_stream_from_pool(0, 0, &other), OPENREG_OK) << last_message();
+  const openreg_stream stream = from_pool(0), other = from_pool(0);
   scratch_count = 20;
   std::fill(scratch_sizes, scratch_sizes + 20, 3000);
   scratch_sizes[19] = 0;
-  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call_), OPENREG_OK) << last_message();
   std::set<void*> first(scratch, scratch + 20);
   EXPECT_EQ(first.size(), 20u);
   for (void* const block : first) {
     EXPECT_EQ(pointer_info(block).kind, OPENREG_POINTER_DEVICE);
   }
   scratch_count = 1;
-  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, stream, &call_), OPENREG_OK) << last_message();
   EXPECT_EQ(first.count(scratch[0]), 1u) << "not used again on the same stream";
-  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, other, &call), OPENREG_OK) << last_message();
+  ASSERT_EQ(openreg_kernel_run(&entries_[0], 0, other, &call_), OPENREG_OK) << last_message();
   EXPECT_EQ(first.count(scratch[0]), 0u) << "used by another stream, which nothing orders behind the first";
   ASSERT_EQ(openreg_memory_empty_cache(0), OPENREG_OK) << last_message();
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << "scratch memory is still in use: " << last_message();
@@ -161,36 +156,28 @@ TEST_F(KernelsTest, Workspace) {
 
 // A kernel that fails for want of scratch memory need not say why: the error has the reason of workspace().
 TEST_F(KernelsTest, NoWorkspace) {
-  auto call = sized<openreg_kernel_call>();
-  call.name = "aten::mm";
   scratch_count = 1;
   scratch_sizes[0] = uint64_t(1) << 46;
-  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
+  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_NOMEM);
   EXPECT_CONTAINS(last_message(), "aten::mm: driver \"with_kernels\": openreg_malloc: ");
   scratch_sizes[0] = UINT64_MAX / 2;
-  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
-  EXPECT_CONTAINS(last_message(), "size must be at most 2^47 bytes");
+  expect_error(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_NOMEM, "size must be at most 2^47 bytes");
   scratch_count = 0;
   answer = OPENREG_E_NOMEM;
-  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_NOMEM);
-  EXPECT_CONTAINS(last_message(), "the kernel was told to fail");
+  expect_error(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_NOMEM, "the kernel was told to fail");
 }
 
 // Where scratch memory can't be given back, the call says so, unless the kernel has failed before.
 TEST_F(KernelsTest, WorkspaceThatIsGone) {
-  auto call = sized<openreg_kernel_call>();
-  call.name = "aten::mm";
   scratch_count = 2;
   scratch_sizes[0] = scratch_sizes[1] = 3000;
   frees_scratch = true;
   for (const openreg_status from_kernel : {OPENREG_OK, OPENREG_E_UNSUPPORTED}) {
     answer = from_kernel;
-    EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(last_message(), "openreg_free: ");
+    expect_error(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_INVALID, "openreg_free: ");
   }
   answer = OPENREG_E_TIMEOUT;
-  EXPECT_EQ(openreg_kernel_run(&entries_[0], 0, 0, &call), OPENREG_E_TIMEOUT);
-  EXPECT_CONTAINS(last_message(), "the kernel was told to fail");
+  expect_error(openreg_kernel_run(&entries_[0], 0, 0, &call_), OPENREG_E_TIMEOUT, "the kernel was told to fail");
   frees_scratch = false;
   scratch_count = 0;
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK) << "scratch memory is still in use: " << last_message();

@@ -331,11 +331,9 @@ TEST_F(SharingTest, TheExporterEnds) {
 TEST_F(SharingTest, WhatIsImportedIsNotOurs) {
   Exporter other;
   void* const ptr = imported(other.handle).ptr;
-  EXPECT_EQ(openreg_free(ptr), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "is memory of another process; openreg_import_release()");
+  expect_error(openreg_free(ptr), OPENREG_E_INVALID, "is memory of another process; openreg_import_release()");
   openreg_memory_handle handle = unfilled();
-  EXPECT_EQ(openreg_memory_export(ptr, &handle), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "which only that process can export");
+  expect_error(openreg_memory_export(ptr, &handle), OPENREG_E_INVALID, "which only that process can export");
   openreg_stream stream = from_pool(1);
   EXPECT_EQ(openreg_memory_record_stream(ptr, 1, stream), OPENREG_OK) << last_message();
   EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
@@ -377,8 +375,7 @@ TEST_F(SharingTest, Refusals) {
   EXPECT_EQ(openreg_memory_export(&local, &handle), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_memory_export(&local, nullptr), OPENREG_E_INVALID);
   handle.struct_size = 0;
-  EXPECT_EQ(openreg_memory_import(&handle, &import_, &device, &ptr), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "invalid memory handle");
+  expect_error(openreg_memory_import(&handle, &import_, &device, &ptr), OPENREG_E_INVALID, "invalid memory handle");
   EXPECT_EQ(openreg_memory_import(nullptr, &import_, &device, &ptr), OPENREG_E_INVALID);
   EXPECT_EQ(openreg_import_release(nullptr), OPENREG_OK);
   Exporter other;

@@ -172,8 +172,7 @@ TEST_F(LoaderTest, EachMissingSlotIsNamed) {
   const auto refused = [](auto change, const char* reason) {
     openreg_driver table = *toy().table();
     change(table);
-    EXPECT_EQ(openreg_driver_register_table(&table), OPENREG_E_INCOMPATIBLE);
-    EXPECT_CONTAINS(last_message(), reason);
+    expect_error(openreg_driver_register_table(&table), OPENREG_E_INCOMPATIBLE, reason);
   };
   refused([](openreg_driver& t) { t.open = nullptr; }, "lacks the required function open");
   refused([](openreg_driver& t) { t.close = nullptr; }, "lacks the required function close");

@@ -90,8 +90,7 @@ TEST_F(MockTest, NumberOfDevices) {
   EXPECT_EQ(properties_of(6).total_memory, uint64_t{64} << 20);
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_CUDA_MEMORY", "nothing");
-  EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "OPENREG_CUDA_MEMORY must be a number of bytes");
+  expect_error(openreg_init(), OPENREG_E_INVALID, "OPENREG_CUDA_MEMORY must be a number of bytes");
 }
 
 // acceptance 5.12: the variable's library instead of the bundled one; the record has its path.
@@ -105,8 +104,7 @@ TEST_F(MockTest, LibraryPathOfAVariable) {
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_CUDA_LIBRARY_PATH", "/nowhere/libcuda_driver.so");
   set("OPENREG_DRIVERS", "cuda");
-  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "\n  OPENREG_CUDA_LIBRARY_PATH: the error above");
+  expect_error(openreg_init(), OPENREG_E_INCOMPATIBLE, "\n  OPENREG_CUDA_LIBRARY_PATH: the error above");
   EXPECT_STREQ(record_of("cuda").path, "/nowhere/libcuda_driver.so");
   // A mock takes the place of that library, too.
   set("OPENREG_USE_MOCK_GPU", "1");

@@ -137,8 +137,7 @@ TEST_F(RegistrationTest, Arguments) {
             "openreg_driver_register: driver 'neither' needs one of table, library_path and factory, but has 0");
   registration.table = toy().table();
   registration.library_path = "/x.so";
-  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "but has 2");
+  expect_error(openreg_driver_register(&registration), OPENREG_E_INVALID, "but has 2");
   EXPECT_EQ(record_of("neither").state, -1);
   registration.library_path = nullptr;
   for (const char* name : {"gpu", "GPU", "no name", ""}) {
@@ -147,8 +146,7 @@ TEST_F(RegistrationTest, Arguments) {
   }
   registration = blank();
   registration.factory = make;
-  EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "needs a name");
+  expect_error(openreg_driver_register(&registration), OPENREG_E_INVALID, "needs a name");
   registration.name = "halves";
   const openreg_option halves[] = {{"key", nullptr}};
   registration.options = halves;
@@ -159,8 +157,7 @@ TEST_F(RegistrationTest, Arguments) {
   EXPECT_EQ(openreg_driver_register(&registration), OPENREG_E_INVALID);
   static openreg_driver grouped = *toy().table();
   grouped.name = "gpu";
-  EXPECT_EQ(openreg_driver_register_table(&grouped), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "'gpu' is the name of a group of drivers");
+  expect_error(openreg_driver_register_table(&grouped), OPENREG_E_INVALID, "'gpu' is the name of a group of drivers");
 }
 
 // The same again adds nothing; any difference does, and the last one wins. acceptance 5.23

@@ -35,8 +35,7 @@ TEST_F(RegistryTest, RegisteredDriverIsRequired) {
   unset("OPENREG_DRIVERS");
   // Registered by other tests of this program, too; all of them are the same code.
   toy().fail("open", 1, OPENREG_E_INCOMPATIBLE, FULL_TOY_FOREVER);
-  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "openreg_init: Unable to initialize driver '");
+  expect_error(openreg_init(), OPENREG_E_INCOMPATIBLE, "openreg_init: Unable to initialize driver '");
   EXPECT_CONTAINS(last_message(),
                   "': open was told to fail (OPENREG_E_INCOMPATIBLE) (you may need to uninstall the "
                   "failing plugin package, or set OPENREG_DRIVERS=sim to skip this driver.)\n");
@@ -157,8 +156,7 @@ TEST_F(RegistryTest, EachStepOfInitialisationMayFail) {
     for (int nth = 1; nth <= (std::string(slot) == "device_info" ? 2 : 1); ++nth) {
       SCOPED_TRACE(std::string(slot) + " " + std::to_string(nth));
       toy().fail(slot, nth, OPENREG_E_INTERNAL, 0);
-      EXPECT_EQ(openreg_init(), OPENREG_E_INTERNAL);
-      EXPECT_CONTAINS(last_message(), std::string(slot) + " was told to fail");
+      expect_error(openreg_init(), OPENREG_E_INTERNAL, std::string(slot) + " was told to fail");
       EXPECT_EQ(openreg_is_initialized(), 0);
       EXPECT_EQ(toy().live("instance"), 0);
       EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
@@ -187,8 +185,7 @@ TEST_F(RegistryTest, ShutdownIsRefusedWhileEventsLive) {
   use_full_toy();
   openreg_event event = nullptr;
   ASSERT_EQ(openreg_event_create(1, 0, &event), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_shutdown(), OPENREG_E_BUSY);
-  EXPECT_CONTAINS(last_message(), "0 live allocation(s) and 1 live event(s) on driver 'full_toy'");
+  expect_error(openreg_shutdown(), OPENREG_E_BUSY, "0 live allocation(s) and 1 live event(s) on driver 'full_toy'");
   EXPECT_EQ(openreg_is_initialized(), 1);
   EXPECT_EQ(openreg_event_record(event, 1, 0), OPENREG_OK);
   EXPECT_EQ(openreg_event_destroy(event), OPENREG_OK);

@@ -36,8 +36,7 @@ TEST_F(FailuresTest, NoDeviceIsLeftOut) {
   EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'plugin': open was told to fail");
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   set("OPENREG_DRIVERS", "plugin");
-  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'plugin': open was told to fail");
+  expect_error(openreg_init(), OPENREG_E_NO_DEVICE, "Unable to initialize driver 'plugin': open was told to fail");
 }
 
 // acceptance 5.72b: any other failure of it is an error, each time, unless it was registered as one that may fail.
@@ -45,8 +44,7 @@ TEST_F(FailuresTest, AnyOtherFailureIsAnError) {
   ASSERT_EQ(add({"plugin", 400, OPENREG_REGISTER_REQUIRED}), OPENREG_OK);
   toy().fail("open", 1, OPENREG_E_INTERNAL, 2);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(openreg_init(), OPENREG_E_INTERNAL);
-    EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'plugin': open was told to fail");
+    expect_error(openreg_init(), OPENREG_E_INTERNAL, "Unable to initialize driver 'plugin': open was told to fail");
     int32_t gpu = 0;
     EXPECT_EQ(openreg_select_gpu(&gpu), OPENREG_E_INTERNAL);
   }
@@ -77,8 +75,7 @@ TEST_F(FailuresTest, AMissingLibraryIsLeftOut) {
 
   ASSERT_EQ(openreg_shutdown(), OPENREG_OK);
   ASSERT_EQ(add_library("unfit", driver_path("broken_no_copy"), as_found), OPENREG_OK) << last_message();
-  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'unfit': ");
+  expect_error(openreg_init(), OPENREG_E_INCOMPATIBLE, "Unable to initialize driver 'unfit': ");
   EXPECT_CONTAINS(last_message(), "the driver lacks the required function copy");
 }
 

@@ -129,8 +129,7 @@ TEST_F(PreferenceTest, Group) {
 // A name that is malformed is refused, and there is no preference then.
 TEST_F(PreferenceTest, MalformedName) {
   prefer("cuda");
-  EXPECT_EQ(openreg_driver_prefer("no name"), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "openreg_driver_prefer: the name \"no name\"");
+  expect_error(openreg_driver_prefer("no name"), OPENREG_E_INVALID, "openreg_driver_prefer: the name \"no name\"");
   EXPECT_STREQ(selection().preference, "");
 }
 

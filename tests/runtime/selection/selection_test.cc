@@ -90,8 +90,7 @@ TEST_F(SelectionTest, ItemsThatNameAPathAreErrors) {
     set("OPENREG_DRIVER_LIBRARIES", item + ",toy:" + driver_path("toy_driver"));
     for (const char* drivers : {"", "sim"}) {
       set("OPENREG_DRIVERS", drivers);
-      EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-      EXPECT_CONTAINS(last_message(), "openreg_init: \"" + item.substr(0, 200));
+      expect_error(openreg_init(), OPENREG_E_INVALID, "openreg_init: \"" + item.substr(0, 200));
       EXPECT_CONTAINS(last_message(), "\" in the variable OPENREG_DRIVER_LIBRARIES can't be used: " + reason +
                                           ". Write name:/path/driver.so or name:/path/driver.json");
       EXPECT_EQ(openreg_driver_open("sim"), OPENREG_E_INVALID);
@@ -178,8 +177,7 @@ TEST_F(SelectionTest, BadDeviceNumbersOfTheSimulator) {
   for (const std::string value : {"-3", "abc", "1000", "", "2x"}) {
     SCOPED_TRACE(value);
     set("OPENREG_SIM_DEVICES", value);
-    EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-    EXPECT_CONTAINS(last_message(), "OPENREG_SIM_DEVICES");
+    expect_error(openreg_init(), OPENREG_E_INVALID, "OPENREG_SIM_DEVICES");
     EXPECT_CONTAINS(last_message(), "\"" + value + "\"");
     EXPECT_CONTAINS(last_message(), "127");
     EXPECT_STREQ(openreg_last_error()->driver, "sim");
@@ -196,8 +194,7 @@ TEST_F(SelectionTest, TooManyDevicesTogether) {
   set("OPENREG_DRIVER_LIBRARIES", "full_toy:" + driver_path("full_toy_driver"));
   set("OPENREG_DRIVERS", "full_toy,sim");
   set("OPENREG_FULL_TOY_DEVICES", "126");
-  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(last_message(), "128 devices");
+  expect_error(openreg_init(), OPENREG_E_NO_DEVICE, "128 devices");
   EXPECT_CONTAINS(last_message(), "127");
   EXPECT_EQ(openreg_device_count(), 0);
   EXPECT_EQ(openreg_is_initialized(), 0);
@@ -243,8 +240,7 @@ TEST_F(SelectionTest, CountOpensADriverWithoutProbe) {
 // which drivers are wanted.
 TEST_F(SelectionTest, WrongPathIsNotSilent) {
   set("OPENREG_DRIVER_LIBRARIES", "toy:" + driver_path("toy_driver") + ",other:/nowhere/other.so");
-  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "Unable to initialize driver 'other': ");
+  expect_error(openreg_init(), OPENREG_E_INCOMPATIBLE, "Unable to initialize driver 'other': ");
   EXPECT_CONTAINS(last_message(), "/nowhere/other.so: No such file or directory");
   EXPECT_EQ(openreg_device_count(), 0);
   set("OPENREG_DRIVERS", "toy");
@@ -271,8 +267,7 @@ TEST_F(SelectionTest, LibraryShadowsTheBuiltInDriver) {
 // If the replacement fails, the text lists both places, and the built-in driver does not step in.
 TEST_F(SelectionTest, FailedReplacementIsAnError) {
   set("OPENREG_DRIVER_LIBRARIES", "sim:" + driver_path("broken_open_fails"));
-  EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-  EXPECT_CONTAINS(last_message(), "\n  built in: not tried, another one replaces it");
+  expect_error(openreg_init(), OPENREG_E_INCOMPATIBLE, "\n  built in: not tried, another one replaces it");
   EXPECT_CONTAINS(last_message(), "the vendor's library is too old (OPENREG_E_INCOMPATIBLE)");
 }
 
@@ -286,8 +281,7 @@ TEST_F(SelectionTest, AFailureNamesThePathOnce) {
   for (const std::string& path : {real, link}) {
     SCOPED_TRACE(path);
     set("OPENREG_DRIVER_LIBRARIES", "other:" + path);
-    EXPECT_EQ(openreg_init(), OPENREG_E_INCOMPATIBLE);
-    EXPECT_CONTAINS(last_message(), "driver 'other': cannot load " + path + ": " + real + ": ");
+    expect_error(openreg_init(), OPENREG_E_INCOMPATIBLE, "driver 'other': cannot load " + path + ": " + real + ": ");
     EXPECT_CONTAINS(last_message(), "\n  OPENREG_DRIVER_LIBRARIES: the error above");
   }
   set("OPENREG_DRIVER_LIBRARIES", "sim:" + driver_path("broken_open_fails"));  // its texts are the driver's

@@ -26,8 +26,7 @@ class ShutdownTest : public RuntimeTest {
 
 // A thread that waits for a stream is inside: nothing is changed, and its call ends as if nobody had asked.
 TEST_F(ShutdownTest, WaitsOfOtherThreads) {
-  openreg_stream stream = 0;
-  ASSERT_EQ(openreg_stream_from_pool(1, 0, &stream), OPENREG_OK) << last_message();
+  const openreg_stream stream = from_pool(1);
   std::atomic<bool> may_end{false};
   const auto hold = [](void* flag) {
     while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();

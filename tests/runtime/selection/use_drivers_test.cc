@@ -223,8 +223,7 @@ TEST_F(ChoosingTest, SimulatorWithoutDevices) {
     EXPECT_NE(record_of("cuda").state, OPENREG_DRIVER_STATE_OPEN);
   }
   unset("OPENREG_USE_MOCK_GPU");
-  EXPECT_EQ(openreg_init(), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(last_message(), "Driver 'sim' provides no devices.");
+  expect_error(openreg_init(), OPENREG_E_NO_DEVICE, "Driver 'sim' provides no devices.");
   EXPECT_EQ(openreg_device_count(), 0);
 }
 
@@ -468,8 +467,7 @@ TEST_F(ChoosingTest, TooManyDevicesTogether) {
   ASSERT_EQ(add({"hundred", 5, 0, {{"devices", "100"}}}), OPENREG_OK);
   ASSERT_EQ(add({"hundred_too", 4, 0, {{"devices", "100"}}}), OPENREG_OK);
   ASSERT_EQ(openreg_drivers_use("sim"), OPENREG_OK);
-  EXPECT_EQ(openreg_drivers_use("hundred,hundred_too"), OPENREG_E_NO_DEVICE);
-  EXPECT_CONTAINS(last_message(), "200 devices");
+  expect_error(openreg_drivers_use("hundred,hundred_too"), OPENREG_E_NO_DEVICE, "200 devices");
   EXPECT_EQ(active(), "sim*2");
   EXPECT_EQ(toy().live("instance"), 0);
 }

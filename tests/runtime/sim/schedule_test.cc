@@ -69,16 +69,10 @@ struct Memory {
   void *block = nullptr, *from = nullptr, *to = nullptr;
 };
 
-openreg_stream pool_stream(int32_t device = 0) {
-  openreg_stream stream = -1;
-  EXPECT_EQ(openreg_stream_from_pool(device, 0, &stream), OPENREG_OK) << last_message();
-  return stream;
-}
-
 // Copies into a block on a side stream, and out of it on the default one, which waits for the side stream or doesn't.
 int read_behind_a_side_stream(bool waits) {
   Memory memory;
-  const openreg_stream side = pool_stream();
+  const openreg_stream side = from_pool(0);
   openreg_event event = nullptr;
   EXPECT_EQ(openreg_event_create(0, 0, &event), OPENREG_OK);
   EXPECT_EQ(openreg_memset_async(0, 0, memory.block, 0, kSize), OPENREG_OK);
@@ -134,7 +128,7 @@ int busy_program() {
   Memory first(0), second(1);
   std::vector<openreg_stream> streams[2];
   for (int32_t device : {0, 1}) {
-    for (int i = 0; i < 3; ++i) streams[device].push_back(pool_stream(device));
+    for (int i = 0; i < 3; ++i) streams[device].push_back(from_pool(device));
   }
   openreg_event event = nullptr;
   EXPECT_EQ(openreg_event_create(0, OPENREG_EVENT_TIMING, &event), OPENREG_OK);
@@ -223,7 +217,7 @@ TEST_F(ScheduleTest, QueriesComeToAnEnd) {
         with_seed(seed,
                   [] {
                     Memory memory;
-                    const openreg_stream side = pool_stream();
+                    const openreg_stream side = from_pool(0);
                     openreg_event event = nullptr;
                     static std::atomic<int> called;
                     called = 0;
@@ -253,7 +247,7 @@ TEST_F(ScheduleTest, Threads) {
       Threads(4, [&good](int32_t number) {
         const int32_t device = number % 2;
         Memory memory(device);
-        const openreg_stream stream = pool_stream(device);
+        const openreg_stream stream = from_pool(device);
         for (int value = 1; value <= 20; ++value) {
           memset(memory.from, value, kSize);
           good = good && openreg_memcpy_async(device, stream, memory.block, device, memory.from, OPENREG_HOST, kSize) ==
@@ -367,9 +361,9 @@ TEST_F(ScheduleTest, PoisonKeepsTheOrderOfStreams) {
   for (const char* order : {"random", "pct", "latest"}) {
     for (int seed = 0; seed < 20; ++seed) {
       EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(0, false, false); }, order), 7) << order << seed;
-      EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(pool_stream(), true, false); }, order), 7) << seed;
-      EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(pool_stream(), false, true); }, order), 7) << seed;
-      shown += with_seed(seed, [&] { return free_behind_a_copy(pool_stream(), false, false); }, order) != 7;
+      EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(from_pool(0), true, false); }, order), 7) << seed;
+      EXPECT_EQ(with_seed(seed, [&] { return free_behind_a_copy(from_pool(0), false, true); }, order), 7) << seed;
+      shown += with_seed(seed, [&] { return free_behind_a_copy(from_pool(0), false, false); }, order) != 7;
     }
   }
   EXPECT_GE(shown, 20);  // a forgotten record_stream() shows, with "latest" always
@@ -428,8 +422,7 @@ TEST_F(ScheduleTest, BadVariables) {
   }
   set("OPENREG_SIM_SEED", "1");
   set("OPENREG_SIM_SCHEDULE_LOG", "/nowhere/log");
-  EXPECT_EQ(openreg_init(), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "OPENREG_SIM_SCHEDULE_LOG: \"/nowhere/log\" can't be written");
+  expect_error(openreg_init(), OPENREG_E_INVALID, "OPENREG_SIM_SCHEDULE_LOG: \"/nowhere/log\" can't be written");
   unset("OPENREG_SIM_SCHEDULE_LOG");
   set("OPENREG_SIM_SEED", "");
   EXPECT_EQ(openreg_init(), OPENREG_OK) << last_message();
