@@ -13,6 +13,15 @@
 
 namespace openreg_test {
 
+// For a driver's device_info(): what `Change` writes.
+template <typename Change>
+auto device_info_of(Change) {
+  return [](openreg_instance, int32_t, openreg_device_info* inout) {
+    Change{}(*inout);
+    return openreg_status{OPENREG_OK};
+  };
+}
+
 inline std::vector<openreg_block_info> snapshot(int32_t device) {
   std::vector<openreg_block_info> blocks;
   const auto visit = [](void* ctx, const openreg_block_info* block) {

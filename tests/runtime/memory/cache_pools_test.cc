@@ -380,11 +380,10 @@ TEST_F(CachePoolsTest, RoundingKeepsTheRequestedSize) {
 // What a driver allocates at once is no less for a program that has requests rounded.
 TEST_F(CachePoolsTest, RoundingStaysBelowTheMostOfOneAllocation) {
   use_full_toy([](openreg_driver& table) {
-    table.device_info = [](openreg_instance, int32_t, openreg_device_info* inout) {
-      inout->max_allocation = 5 * kMib;
-      inout->min_alignment = 512;
-      return openreg_status{OPENREG_OK};
-    };
+    table.device_info = device_info_of([](auto& info) {
+      info.max_allocation = 5 * kMib;
+      info.min_alignment = 512;
+    });
   });
   use_settings([](auto& settings) {
     std::fill(std::begin(settings.roundup_divisions), std::end(settings.roundup_divisions), 2u);
@@ -496,13 +495,11 @@ TEST_F(CachePoolsTest, ReleasedOncePerRetain) {
   ASSERT_EQ(openreg_memory_pool_retain(0, kPool, 0), OPENREG_OK);
   ASSERT_EQ(openreg_memory_pool_enter(0, kPool), OPENREG_OK);
   EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_OK);
-  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "released as often as it was retained");
+  expect_error(openreg_memory_pool_release(0, kPool), OPENREG_E_INVALID, "released as often as it was retained");
   release(allocate(0, kMib));
   release(allocate(0, kMib));
   EXPECT_EQ(openreg_memory_pool_leave(0, kPool), OPENREG_OK);
-  EXPECT_EQ(openreg_memory_pool_release(0, kPool), OPENREG_E_INVALID);
-  EXPECT_CONTAINS(last_message(), "there is no memory pool");
+  expect_error(openreg_memory_pool_release(0, kPool), OPENREG_E_INVALID, "there is no memory pool");
 }
 
 // A thread that ends inside a pool leaves it to no other thread, whatever pthread_t that gets.
