@@ -113,6 +113,17 @@ class ValidationGraphTest : public ValidationLayerTest {
     graphs.status = OPENREG_CAPTURE_NONE;
     return status;
   }
+  openreg_driver_graph ended() {
+    openreg_driver_graph graph = nullptr;
+    EXPECT_EQ(end(&graph), OPENREG_OK);
+    return graph;
+  }
+  // A call that is refused makes the capture invalid.
+  void invalidate() {
+    graphs.sync = OPENREG_E_CAPTURE;
+    graphs.status = OPENREG_CAPTURE_INVALIDATED;
+    EXPECT_EQ(table_.stream_sync(layer_, 0, streams_[0]), OPENREG_E_CAPTURE);
+  }
   // The end of a capture that is invalid.
   void end_refused() {
     openreg_driver_graph graph = nullptr;
@@ -122,10 +133,8 @@ class ValidationGraphTest : public ValidationLayerTest {
     EXPECT_EQ(graph, nullptr);
   }
   openreg_driver_graph captured() {
-    openreg_driver_graph graph = nullptr;
     begin();
-    EXPECT_EQ(end(&graph), OPENREG_OK);
-    return graph;
+    return ended();
   }
   openreg_driver_graph_exec instantiated(openreg_driver_graph graph) {
     openreg_driver_graph_exec exec = nullptr;
@@ -162,13 +171,10 @@ TEST_F(ValidationGraphTest, RightDriver) {
     ASSERT_EQ(graph_->status(layer_, 0, stream, &status), OPENREG_OK);
     EXPECT_EQ(status, OPENREG_CAPTURE_ACTIVE);
   }
-  openreg_driver_graph graph = nullptr;
-  ASSERT_EQ(end(&graph), OPENREG_OK);
+  openreg_driver_graph graph = ended();
   ASSERT_EQ(graph_->status(layer_, 0, streams_[1], &status), OPENREG_OK);
   begin(OPENREG_CAPTURE_RELAXED);
-  graphs.sync = OPENREG_E_CAPTURE;
-  graphs.status = OPENREG_CAPTURE_INVALIDATED;
-  EXPECT_EQ(table_.stream_sync(layer_, 0, streams_[0]), OPENREG_E_CAPTURE);
+  invalidate();
   std::thread([this] { end_refused(); }).join();
   graphs = {};
   openreg_driver_graph_exec exec = instantiated(graph);
@@ -193,14 +199,11 @@ TEST_F(ValidationGraphTest, BeginOfACapturedStream) {
   begin();
   EXPECT_EQ(graph_->begin(layer_, 0, streams_[0], OPENREG_CAPTURE_GLOBAL), OPENREG_OK);
   breaks("begin", "it returned OPENREG_OK for a stream that is captured");
-  openreg_driver_graph graph = nullptr;
-  EXPECT_EQ(end(&graph), OPENREG_OK);
-  destroy(graph);
+  destroy(ended());
 }
 
 TEST_F(ValidationGraphTest, EndWithoutABegin) {
-  openreg_driver_graph graph = nullptr;
-  EXPECT_EQ(end(&graph), OPENREG_OK);
+  openreg_driver_graph graph = ended();
   breaks("end", "it returned OPENREG_OK, and no capture has begun on the stream");
   destroy(graph);
 }
@@ -208,22 +211,18 @@ TEST_F(ValidationGraphTest, EndWithoutABegin) {
 TEST_F(ValidationGraphTest, EndByAnotherThread) {
   openreg_driver_graph graph = nullptr;
   begin();
-  std::thread([&] { EXPECT_EQ(end(&graph), OPENREG_OK); }).join();
+  std::thread([&] { graph = ended(); }).join();
   breaks("end", "it returned OPENREG_OK, and another thread has begun the capture");
   destroy(graph, instantiated(graph));
   EXPECT_EQ(graph_->begin(layer_, 0, streams_[0], OPENREG_CAPTURE_GLOBAL), OPENREG_OK);  // it has ended
-  ASSERT_EQ(end(&graph), OPENREG_OK);
-  destroy(graph);
+  destroy(ended());
   EXPECT_EQ(reports().size(), 1u);
 }
 
 TEST_F(ValidationGraphTest, EndOfAnInvalidCapture) {
-  openreg_driver_graph graph = nullptr;
   begin();
-  graphs.sync = OPENREG_E_CAPTURE;
-  graphs.status = OPENREG_CAPTURE_INVALIDATED;
-  EXPECT_EQ(table_.stream_sync(layer_, 0, streams_[0]), OPENREG_E_CAPTURE);
-  EXPECT_EQ(end(&graph), OPENREG_OK);
+  invalidate();
+  openreg_driver_graph graph = ended();
   breaks("end", "it returned OPENREG_OK, and the capture is invalid");
   destroy(graph);
 }
@@ -272,7 +271,6 @@ TEST_F(ValidationGraphTest, StatusOutOfRange) {
 
 TEST_F(ValidationGraphTest, StatusOfAStreamThatHasJoined) {
   openreg_driver_event event = nullptr;
-  openreg_driver_graph graph = nullptr;
   int32_t status = -1;
   ASSERT_EQ(table_.event_create(layer_, 0, 0, &event), OPENREG_OK);
   begin();
@@ -281,8 +279,7 @@ TEST_F(ValidationGraphTest, StatusOfAStreamThatHasJoined) {
   graphs.status = OPENREG_CAPTURE_NONE;
   EXPECT_EQ(graph_->status(layer_, 0, streams_[1], &status), OPENREG_OK);
   breaks("status", "it gave 0 for a stream that is part of a capture");
-  ASSERT_EQ(end(&graph), OPENREG_OK);
-  destroy(graph);
+  destroy(ended());
   EXPECT_EQ(table_.event_destroy(layer_, 0, event), OPENREG_OK);
 }
 
@@ -357,15 +354,14 @@ TEST_F(ValidationGraphTest, GraphsOfTheCaller) {
 // What nodes use stays until capture, graph and executable graph are gone; also where a graph was launched in a capture.
 TEST_F(ValidationGraphTest, MemoryOfTheCaller) {
   void* const memory[2] = {allocate(0, 4096), allocate(0, 4096)};
-  openreg_driver_graph graph = nullptr, around = nullptr;
   begin();
   ASSERT_EQ(table_.fill(layer_, 0, streams_[0], memory[0], 1, 64), OPENREG_OK);
   ASSERT_EQ(table_.fill(layer_, 0, streams_[0], static_cast<char*>(memory[1]) + 64, 1, 64), OPENREG_OK);
-  ASSERT_EQ(end(&graph), OPENREG_OK);
+  openreg_driver_graph graph = ended();
   openreg_driver_graph_exec exec = instantiated(graph);
   begin();
   EXPECT_EQ(graph_->launch(layer_, 0, streams_[0], exec), OPENREG_OK);
-  ASSERT_EQ(end(&around), OPENREG_OK);
+  openreg_driver_graph around = ended();
   destroy(graph, exec);
   EXPECT_EQ(table_.mem_free(layer_, 0, memory[0]), OPENREG_OK);
   EXPECT_TRUE(
@@ -378,10 +374,9 @@ TEST_F(ValidationGraphTest, MemoryOfTheCaller) {
 
 TEST_F(ValidationGraphTest, MemoryOfGraphsThatAreGone) {
   void* const memory = allocate(0, 4096);
-  openreg_driver_graph graph = nullptr;
   begin();
   ASSERT_EQ(table_.fill(layer_, 0, streams_[0], memory, 1, 64), OPENREG_OK);
-  ASSERT_EQ(end(&graph), OPENREG_OK);
+  openreg_driver_graph graph = ended();
   destroy(graph, instantiated(graph));
   EXPECT_EQ(table_.mem_free(layer_, 0, memory), OPENREG_OK);
   EXPECT_EQ(reports().size(), 0u);
