@@ -15,13 +15,15 @@ class Threads {
   template <typename Work>
   Threads(int count, Work work) {
     for (int i = 0; i < count; ++i) {
-      threads_.emplace_back([work, i] {
-        if constexpr (std::is_invocable_v<const Work&, int>) {
-          work(i);
-        } else {
-          work();
-        }
-      });
+      threads_.emplace_back(
+          [work]([[maybe_unused]] int number) {
+            if constexpr (std::is_invocable_v<const Work&, int>) {
+              work(number);
+            } else {
+              work();
+            }
+          },
+          i);
     }
   }
   void join() {
