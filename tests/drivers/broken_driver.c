@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* broken_driver.c: one broken driver for each BROKEN_* macro, for the loader's tests: a toy driver (toy_common.h) of a single
- * device without memory, of which the macro replaces or takes away a part. */
+/* broken_driver.c: one broken driver for each BROKEN_* macro, for the loader's tests: a toy driver (toy_common.h) of a
+ * single device without memory, of which the macro replaces or takes away a part. */
 #include "toy_common.h"
 
 #ifdef BROKEN_UNRESOLVED

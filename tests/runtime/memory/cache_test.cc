@@ -953,8 +953,8 @@ void grow_one_segment_at_gate(openreg_driver& table) {
   };
 }
 
-// Two threads ask for memory, the second while the first waits in the driver's slot, until the driver was asked so often
-// and refuses: what each of them gets.
+// Two threads ask for memory, the second while the first waits in the driver's slot, until the driver was asked so many
+// times and refuses: what each of them gets.
 std::pair<void*, void*> refused_at_gate(const char* slot, size_t size, size_t other_size, int times_asked) {
   void *one = nullptr, *other = nullptr;
   gate.close(slot);
