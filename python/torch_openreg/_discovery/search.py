@@ -46,6 +46,7 @@ _lock = threading.RLock()  # of what follows; held while a plugin's function is 
 _is_finished = False
 _installed = False
 _thread = threading.local()  # is_discovering
+_after_fork.renew(globals(), _lock=threading.RLock, _thread=threading.local)
 
 
 @dataclass
@@ -66,13 +67,6 @@ class Plugin:
 
 
 _plugins: dict[tuple[str, str], Plugin] = {}  # those that were tried
-
-
-@_after_fork.in_child
-def _remake_lock() -> None:
-    global _lock, _thread
-    _lock = threading.RLock()
-    _thread = threading.local()
 
 
 def found_plugins() -> list[Plugin]:
@@ -153,7 +147,7 @@ def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
 def _initialize(plugin: Plugin, module: ModuleType) -> None:
     start = time.monotonic()
     try:
-        with callbacks.in_plugin():
+        with callbacks.during("in_plugin"):
             _resolve(module, plugin.function)()
     except Exception as error:
         plugin.error = f"{type(error).__name__}: {error}"
