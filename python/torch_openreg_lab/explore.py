@@ -62,12 +62,8 @@ class Explorer:
 
     def settings(self, seed: int, switches: int | None = None) -> tuple[tuple[str, str], ...]:
         """The variables of a run."""
-        found = [(_SEED, str(seed))]
-        if self._schedule is not None:
-            found.append((_SCHEDULE, self._schedule))
-        if switches is not None:
-            found.append((_SWITCHES, str(switches)))
-        return tuple(found)
+        found = {_SEED: seed, _SCHEDULE: self._schedule, _SWITCHES: switches}
+        return tuple((name, str(value)) for name, value in found.items() if value is not None)
 
     def repeats(self, run: Run) -> str:
         """The line for a shell that repeats a run."""

@@ -77,13 +77,11 @@ def found_plugins() -> list[Plugin]:
 def _namespace() -> ModuleType | None:
     try:
         return importlib.import_module(NAMESPACE)
-    except ModuleNotFoundError as error:
-        if error.name == NAMESPACE:
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == NAMESPACE:
             _logger.debug("No %s namespace packages available", NAMESPACE)
         else:
             _logger.error("Failed to import %s: %s", NAMESPACE, shown(error))
-    except Exception as error:
-        _logger.error("Failed to import %s: %s", NAMESPACE, shown(error))
     return None
 
 
@@ -122,17 +120,12 @@ def _import(plugin: Plugin) -> ModuleType | Exception:
 
 
 def _tell_of_import(plugin: Plugin, error: Exception) -> None:
-    plugin.error = f"{type(error).__name__}: {error}"
+    plugin.error, name = f"{type(error).__name__}: {error}", shown(plugin.module)
     if isinstance(error, ModuleNotFoundError) and _is_missing(error, plugin.module):
-        _logger.warning(
-            "torch_openreg plugin configuration error: Plugin module %s does not exist", shown(plugin.module)
-        )
+        _logger.warning("torch_openreg plugin configuration error: Plugin module %s does not exist", name)
     else:
-        _logger.error(
-            "torch_openreg plugin configuration error: Plugin module %s could not be loaded",
-            shown(plugin.module),
-            exc_info=error,
-        )
+        text = "torch_openreg plugin configuration error: Plugin module %s could not be loaded"
+        _logger.error(text, name, exc_info=error)
 
 
 def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
@@ -145,19 +138,15 @@ def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
 
 
 def _initialize(plugin: Plugin, module: ModuleType) -> None:
-    start = time.monotonic()
+    start, name = time.monotonic(), shown(f"{plugin.module}.{plugin.function}")
     try:
         with callbacks.during("in_plugin"):
             _resolve(module, plugin.function)()
     except Exception as error:
         plugin.error = f"{type(error).__name__}: {error}"
-        _logger.exception(
-            "torch_openreg plugin configuration error: Exception when calling %s()",
-            shown(f"{plugin.module}.{plugin.function}"),
-        )
+        _logger.exception("torch_openreg plugin configuration error: Exception when calling %s()", name)
     seconds = time.monotonic() - start
     if seconds > _SLOW_SECONDS:
-        name = shown(f"{plugin.module}.{plugin.function}")
         _logger.debug("%s() took %.1f s; it should only register", name, seconds)
 
 

@@ -44,10 +44,8 @@ class Options:
     seed: int = 1
     seconds: float | None = None
     timeout: float | None = None
-    settings: tuple[str, ...] = ()
-    """KEY=VALUE for open()."""
-    known: tuple[str, ...] = ()
-    """NAME=REASON: a check that fails."""
+    settings: tuple[str, ...] = ()  # KEY=VALUE for open()
+    known: tuple[str, ...] = ()  # NAME=REASON: a check that fails
     json: str | None = None
     junit: str | None = None
     explain: str | None = None

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,13 +212,8 @@ class _Writer:
         return self.lines
 
     def _operands(self, step: Step) -> list[int]:
-        if step.kind == "create":
-            return []
-        if step.kind == "view":
-            return [step.other]
-        if step.kind == "delete":
-            return [step.name]
-        return [step.other, step.how] if step.kind == "fresh" else [step.name, step.other]
+        operands = {"create": [], "view": [step.other], "delete": [step.name], "fresh": [step.other, step.how]}
+        return operands.get(step.kind, [step.name, step.other])
 
     def _settle(self) -> None:
         if self.pending:
@@ -497,7 +492,7 @@ def shrink(program: Program, differs: Callable[[Program], str], seconds: float) 
     def fails(candidate: Program) -> bool:
         return any(differs(candidate) for _ in range(attempts))
 
-    for smaller in _without_threads(program):
+    for smaller in [[steps] for steps in program] if len(program) > 1 else []:
         if fails(smaller):
             program = smaller
             break
@@ -519,8 +514,3 @@ def shrink(program: Program, differs: Callable[[Program], str], seconds: float) 
         if before and not (time.monotonic() < end and fails(program)):
             step.stream = before
     return program
-
-
-def _without_threads(program: Program) -> Iterator[Program]:
-    if len(program) > 1:
-        yield from ([steps] for steps in program)
