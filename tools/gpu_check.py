@@ -109,16 +109,11 @@ class Command:
     arguments: list[str]
     seconds: float
     environment: dict[str, str] = field(default_factory=dict)
-    summary: str = ""
-    """A pattern that its output has if all is well; the last match is what is said of it."""
-    never: str = ""
-    """A text that its output hasn't if all is well."""
-    informative: bool = False
-    """Whether the part passes without it."""
-    shown: bool = False
-    """Whether its output is printed."""
-    results: Path | None = None
-    """JSON that it writes, for the details."""
+    summary: str = ""  # a pattern that its output has if all is well; the last match is what is said of it
+    never: str = ""  # a text that its output hasn't if all is well
+    informative: bool = False  # whether the part passes without it
+    shown: bool = False  # whether its output is printed
+    results: Path | None = None  # JSON that it writes, for the details
 
 
 @dataclass
@@ -126,14 +121,12 @@ class Outcome:
     """What came of one part."""
 
     part: str
-    state: str = "passed"
-    """passed, failed, left out."""
+    state: str = "passed"  # passed, failed, left out
     summary: str = ""
     seconds: float = 0.0
     details: dict[str, Any] = field(default_factory=dict)
     """By command the end of its output, and the results that it wrote."""
-    failed: list[str] = field(default_factory=list)
-    """Commands."""
+    failed: list[str] = field(default_factory=list)  # commands
 
     def line(self) -> str:
         """One line of the table."""
