@@ -27,7 +27,7 @@ from pathlib import Path
 import collectives
 import torch
 import torch.nn.functional as F
-from models import Decoder, Gpt, Lstm, mlp, resnet18, small_resnet, wide_mlp
+from models import Decoder, Gpt, Lstm, digits, mlp, resnet18, small_resnet, wide_mlp
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -66,39 +66,77 @@ def time_once(work: Callable[[], object], count: int) -> float:
     return (time.perf_counter_ns() - start) / count
 
 
-def time_pair(ours: Callable[[], object], theirs: Callable[[], object], rounds: int = 15) -> tuple[float, float]:
+def least(*measures: Callable[[], float], rounds: int = 15) -> list[float]:
+    """The least that each of some measurements gives, which take turns: the last of a round is the first of the next."""
+    found: list[list[float]] = [[] for _ in measures]
+    gc.collect()
+    gc.disable()
+    try:
+        for turn in range(rounds):
+            for place in range(len(measures))[:: 1 if turn % 2 else -1]:
+                found[place].append(measures[place]())
+    finally:
+        gc.enable()
+    return [min(each) for each in found]
+
+
+def time_pair(ours: Callable[[], object], theirs: Callable[[], object], rounds: int = 15) -> list[float]:
     """Times both in turn and returns the least nanoseconds per call of each."""
     count = 1
     while time_once(theirs, count) * count < 5e6:  # about 10 ms a round
         count *= 2
     for work in (ours, theirs):
         time_once(work, count)
-    gc.collect()
-    gc.disable()
-    try:
-        pairs = []
-        for turn in range(rounds):
-            first, second = (ours, theirs) if turn % 2 else (theirs, ours)
-            times = time_once(first, count), time_once(second, count)
-            pairs.append(times if turn % 2 else times[::-1])
-    finally:
-        gc.enable()
-    return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+    return least(*(functools.partial(time_once, work, count) for work in (ours, theirs)), rounds=rounds)
+
+
+def time_with_and_without(
+    work: Callable[[], object], instrument: Callable[[], AbstractContextManager[object]]
+) -> list[float]:
+    """The least nanoseconds of a call inside the instrument's context, and outside; rounds of both take turns."""
+    count = max(1, round(2e7 / time_once(work, 3)))
+
+    def measure(context: Callable[[], AbstractContextManager[object]]) -> float:
+        with context():
+            work()
+            return time_once(work, count)
+
+    return least(lambda: measure(instrument), lambda: measure(nullcontext), rounds=25)
+
+
+def quotient(name: str, value: float, reference: float, what: str, aim: float, measure: str = "nanoseconds") -> Figure:
+    """A figure that is to be at most `aim` times its reference."""
+    return Figure(name, value, reference, what, value / reference, "x", aim, measure=measure)
+
+
+def speed(name: str, value: float, reference: float, what: str, aim: float) -> Figure:
+    """A time that is to be at least `aim` times as short as its reference."""
+    return Figure(name, value, reference, what, reference / value, "x as fast", aim, at_least=True)
+
+
+def within(name: str, value: float, reference: float, what: str, unit: str, aim: float) -> Figure:
+    """A figure that is to be at most `aim`, which is in `unit`: of a time, or "x", times its reference."""
+    return Figure(
+        name, value, reference, what, value / {"ns": 1, "us": 1e3, "ms": 1e6, "x": reference}[unit], unit, aim
+    )
 
 
 def ratio(name: str, ours: Callable[[], object], theirs: Callable[[], object], what: str, aim: float) -> Figure:
-    """A figure that is to cost at most `aim` times its reference."""
+    """A call that is to take at most `aim` times as long as its reference."""
     value, reference = time_pair(ours, theirs)
-    return Figure(name, value, reference, what, value / reference, "x", aim)
+    return quotient(name, value, reference, what, aim)
+
+
+def numbers_of(program: Path, *arguments: str, data: bytes = b"", **variables: str) -> dict[str, float]:
+    """What a program prints, a name and a number on each line."""
+    command = [str(program), *arguments]
+    done = subprocess.run(command, input=data, env=os.environ | variables, stdout=subprocess.PIPE, check=True)
+    return {line.split()[0]: float(line.split()[1]) for line in done.stdout.decode().splitlines()}
 
 
 def c_figures(programs: Path) -> list[Figure]:
     """Figures of the C and C++ programs."""
-    times: dict[str, float] = {}
-    for program in ("runtime_bench", "guard_bench"):
-        printed = subprocess.run([str(programs / program)], stdout=subprocess.PIPE, text=True, check=True).stdout
-        times.update((line.split()[0], float(line.split()[1])) for line in printed.splitlines())
-
+    times = numbers_of(programs / "runtime_bench") | numbers_of(programs / "guard_bench")
     figures = []
     for name, title, aim in (
         ("current_device", "C current_device", 1.0),
@@ -108,18 +146,12 @@ def c_figures(programs: Path) -> list[Figure]:
         for threads in (1, 2):
             value, reference = times[f"{name}/{threads}"], times[f"{name}:call/{threads}"]
             suffix = "" if threads == 1 else ", 2 threads"
-            figures.append(Figure(title + suffix, value, reference, "an exported call", value, "ns", aim))
+            figures.append(within(title + suffix, value, reference, "an exported call", "ns", aim))
     same, cpu = times["guard_same"], times["guard_cpu"]
-    figures.append(Figure("c10::DeviceGuard, same device", same, cpu, "guard of the CPU", same, "ns", 10.0))
-    for size, label in (
-        (512, "512 B"),
-        (1 << 16, "64 KiB"),
-        (MIB, "1 MiB"),
-        (16 * MIB, "16 MiB"),
-        (64 * MIB, "64 MiB"),
-    ):
+    figures.append(within("c10::DeviceGuard, same device", same, cpu, "guard of the CPU", "ns", 10.0))
+    for size, label in ((512, "512 B"), (1 << 16, "64 KiB"), *((n * MIB, f"{n} MiB") for n in (1, 16, 64))):
         value, reference = times[f"cache_{size}/1"], times[f"cache_{size}:malloc/1"]
-        figures.append(Figure(f"cache alloc + free, {label}", value, reference, "malloc + free", value, "ns", 40.0))
+        figures.append(within(f"cache alloc + free, {label}", value, reference, "malloc + free", "ns", 40.0))
     for size, label in ((512, "512 B"), (64 * MIB, "64 MiB")):
         one, two = times[f"cache_{size}/1"], times[f"cache_{size}/2"]
         title = f"cache, 2 threads on 2 devices, {label}"
@@ -127,42 +159,28 @@ def c_figures(programs: Path) -> list[Figure]:
     return figures
 
 
-def growth_times(programs: Path, *names: str, malloc: str | None = None) -> dict[str, float]:
-    """What growth_bench prints, in ns; `malloc`: the library whose malloc() its reference is."""
-    variables = os.environ | ({"LD_PRELOAD": malloc} if malloc is not None else {})
-    command = [str(programs / "growth_bench"), *names]
-    lines = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return {line.split()[0]: float(line.split()[1]) for line in lines.splitlines()}
-
-
 def growth_figures(programs: Path) -> list[Figure]:
     """Figures of growth_bench: what an operation costs as more is kept. Ratios of two sizes, or of an aim in time."""
-    times = growth_times(programs)
-
-    def slope(title: str, name: str, small: int, large: int, aim: float) -> Figure:
+    program = programs / "growth_bench"
+    times = numbers_of(program)
+    figures = []
+    for title, name, small, large, unit, aim in (
+        ("malloc behind 10,000 blocks too small", "misfits", 1000, 10000, "us", 2.0),
+        ("the oldest of 10,000 pools, in and out", "pools_enter", 100, 10000, "x", 2.0),
+        ("a pool's life beside 1,000 others", "pools_live", 100, 1000, "x", 2.0),
+        ("empty_cache, a segment of 10,000", "empty_cache", 1000, 10000, "x", 1.2),
+        ("a pinned block beside 100,000 others", "pinned", 1000, 100000, "x", 2.0),
+        ("longest stall, a queue of 100,000", "queue_stall", 10000, 100000, "ms", 0.1),
+    ):
         value, reference = times[f"{name}/{large}"], times[f"{name}/{small}"]
-        return Figure(title, value, reference, f"{small:,}", value / reference, "x", aim)
-
-    def bound(title: str, name: str, small: int, large: int, unit: str, aim: float) -> Figure:
-        value, reference = times[f"{name}/{large}"], times[f"{name}/{small}"]
-        return Figure(title, value, reference, f"{small:,}", value / {"us": 1e3, "ms": 1e6}[unit], unit, aim)
-
-    figures = [
-        bound("malloc behind 10,000 blocks too small", "misfits", 1000, 10000, "us", 2.0),
-        slope("the oldest of 10,000 pools, in and out", "pools_enter", 100, 10000, 2.0),
-        slope("a pool's life beside 1,000 others", "pools_live", 100, 1000, 2.0),
-        slope("empty_cache, a segment of 10,000", "empty_cache", 1000, 10000, 1.2),
-        slope("a pinned block beside 100,000 others", "pinned", 1000, 100000, 2.0),
-        bound("longest stall, a queue of 100,000", "queue_stall", 10000, 100000, "ms", 0.1),
-    ]
+        figures.append(within(title, value, reference, f"{small:,}", unit, aim))
     references = [("free, malloc", times)]
     if (jemalloc := ctypes.util.find_library("jemalloc")) is not None:
-        references.append(("jemalloc", growth_times(programs, "replace", malloc=jemalloc)))
+        references.append(("jemalloc", numbers_of(program, "replace", LD_PRELOAD=jemalloc)))
     for name, found in references:
         for count, label in ((1000, "1,000"), (100000, "100,000")):
             value, reference = found[f"replace/{count}"], found[f"replace:malloc/{count}"]
-            title = f"random block of {label} replaced"
-            figures.append(Figure(title, value, reference, name, value / reference, "x", 2.0))
+            figures.append(quotient(f"random block of {label} replaced", value, reference, name, 2.0))
     return figures
 
 
@@ -215,47 +233,26 @@ def replay_figures(programs: Path) -> list[Figure]:
     figures = []
     for path in sorted((Path(__file__).parent / "traces").glob("*.trace.gz")):
         name = path.name.split(".")[0]
-        lines = subprocess.run(
-            [str(programs / "replay_bench"), name],
-            input=gzip.decompress(path.read_bytes()),
-            stdout=subprocess.PIPE,
-            check=True,
-        ).stdout
-        found = {line.split()[0]: float(line.split()[1]) for line in lines.decode().splitlines()}
+        found = numbers_of(programs / "replay_bench", name, data=gzip.decompress(path.read_bytes()))
         value, reference = found[f"replay_{name}"], found[f"replay_{name}:malloc"]
         live = found[f"peak_live_{name}"]
-        figures.append(
-            Figure(f"replay of {name}, an operation", value, reference, "malloc, free", value / reference, "x", 1.0)
-        )
+        figures.append(quotient(f"replay of {name}, an operation", value, reference, "malloc, free", 1.0))
         for peak, what, aim in (
             ("allocated", "peak allocated", 1.1),
             ("reserved", "peak reserved", 1.5),
             ("growing", "peak, expandable segments", 1.5),
         ):
             most = found[f"peak_{peak}_{name}"]
-            title = f"replay of {name}, {what}"
-            figures.append(Figure(title, most, live, "live", most / live, "x", aim, measure="bytes"))
+            figures.append(quotient(f"replay of {name}, {what}", most, live, "live", aim, "bytes"))
     return figures
 
 
 def operator_figures() -> list[Figure]:
     """Figures of single calls against CPU tensors."""
-    figures = [
-        ratio(
-            "torch.openreg.current_device()",
-            torch.openreg.current_device,
-            torch.accelerator.current_device_index,
-            "torch.accelerator",
-            1.0,
-        ),
-        ratio(
-            "torch.empty(16)",
-            lambda: torch.empty(16, device=DEVICE),
-            lambda: torch.empty(16, device="cpu"),
-            "CPU",
-            1.15,
-        ),
-    ]
+    ours, theirs = torch.openreg.current_device, torch.accelerator.current_device_index
+    figures = [ratio("torch.openreg.current_device()", ours, theirs, "torch.accelerator", 1.0)]
+    made = [functools.partial(torch.empty, 16, device=device) for device in (DEVICE, "cpu")]
+    figures.append(ratio("torch.empty(16)", *made, "CPU", 1.15))
     figures += [
         ratio(f"{name}, 16 elements", call(DEVICE, 16), call("cpu", 16), "CPU", 1.1 if name in VIEWS else 1.3)
         for name, call in SMALL.items()
@@ -274,12 +271,9 @@ def copy_figures() -> list[Figure]:
     source = torch.randn(16 * MIB)
     source.to(DEVICE)  # its block is in the cache from here on
     value, reference = time_pair(lambda: source.to(DEVICE), source.clone, rounds=9)
-    fast = reference / value
     there, here = torch.empty_like(source, device=DEVICE), torch.empty_like(source)
     return [
-        Figure(
-            "64 MiB .to(device), cached", value, reference, "a fresh CPU copy", fast, "x as fast", 7.0, at_least=True
-        ),
+        speed("64 MiB .to(device), cached", value, reference, "a fresh CPU copy", 7.0),
         ratio("64 MiB copy_ into a tensor", lambda: there.copy_(source), lambda: here.copy_(source), "CPU copy_", 1.05),
     ]
 
@@ -309,20 +303,18 @@ def profiler_figures(rounds: int = 15, steps: int = 5) -> list[Figure]:
     step = training_step(small_resnet, torch.randn(8, 3, 32, 32), DEVICE)
     step()
     host, device = ProfilerActivity.CPU, ProfilerActivity.PrivateUse1
-    kinds: dict[tuple[ProfilerActivity, ...], list[float]] = {(): [], (host,): [], (device,): [], (host, device): []}
-    for turn in range(rounds):
-        for activities in list(kinds) if turn % 2 else reversed(kinds):
-            if activities:
-                with profile(activities=activities):
-                    kinds[activities].append(time_once(step, steps))
-            else:
-                kinds[activities].append(time_once(step, steps))
-    least = {activities: min(times) for activities, times in kinds.items()}
+    kinds: list[tuple[ProfilerActivity, ...]] = [(), (host,), (device,), (host, device)]
+
+    def measure(activities: tuple[ProfilerActivity, ...]) -> float:
+        with profile(activities=activities) if activities else nullcontext():
+            return time_once(step, steps)
+
+    found = least(*(functools.partial(measure, kind) for kind in kinds), rounds=rounds)
 
     def figure(ours: tuple[ProfilerActivity, ...], theirs: tuple[ProfilerActivity, ...], what: str) -> Figure:
         names = " + ".join("CPU" if activity is host else "PrivateUse1" for activity in ours)
-        value, reference = least[ours], least[theirs]
-        return Figure(f"small ResNet step, profiled {names}", value, reference, what, value / reference, "x", 1.05)
+        value, reference = (found[kinds.index(kind)] for kind in (ours, theirs))
+        return quotient(f"small ResNet step, profiled {names}", value, reference, what, 1.05)
 
     return [
         figure((host, device), (host,), "profiled CPU"),
@@ -341,9 +333,8 @@ def wrapper_figures(calls: int = 100) -> list[Figure]:
         for _ in range(calls):
             work()
         made = (_C._kernel_tensors_made() - before) / calls
-        figures.append(
-            Figure(f"wrappers made by a call of {name}", made, 0, "none", made, "objects", 0, measure="objects")
-        )
+        title = f"wrappers made by a call of {name}"
+        figures.append(Figure(title, made, 0, "none", made, "objects", 0, measure="objects"))
     return figures
 
 
@@ -391,12 +382,11 @@ def staged_figures() -> list[Figure]:
         what = "CPU's add and 3 copies"
         figures.append(ratio(f"staged a + b of {label}", lambda far=far: far[0] + far[1], on_cpu, what, 1.5))
     small, large = (torch.zeros(elements, device=DEVICE) for elements in (1024, 4 * MIB))
-    figures.append(
-        ratio("staged x[:4] + 1, storage of 16 MiB", lambda: large[:4] + 1, lambda: small[:4] + 1, "4 KiB", 2.0)
-    )
-    figures.append(
-        ratio("staged x[4:8].add_(1), 16 MiB", lambda: large[4:8].add_(1), lambda: small[4:8].add_(1), "4 KiB", 2.0)
-    )
+    for title, call in (
+        ("staged x[:4] + 1, storage of 16 MiB", lambda x: x[:4] + 1),
+        ("staged x[4:8].add_(1), 16 MiB", lambda x: x[4:8].add_(1)),
+    ):
+        figures.append(ratio(title, functools.partial(call, large), functools.partial(call, small), "4 KiB", 2.0))
     for width in (16, 2048):
         layers = functools.partial(wide_mlp, width)
         figures.append(step_figure(f"staged MLP step, width {width}", layers, torch.randn(32, width), 1.6))
@@ -464,10 +454,8 @@ def list_figures() -> list[Figure]:
             ("_foreach_add_", lambda tensors: torch._foreach_add_(tensors, 0.0)),
             ("_foreach_mul", lambda tensors: torch._foreach_mul(tensors, 1.0)),
         ):
-            title = f"{name} of {label} tensors of 16"
-            figures.append(
-                ratio(title, functools.partial(work, far), functools.partial(work, near), "CPU", 1.2)  # type: ignore[arg-type]
-            )
+            calls = [functools.partial(work, tensors) for tensors in (far, near)]
+            figures.append(ratio(f"{name} of {label} tensors of 16", *calls, "CPU", 1.2))
 
     pools: list[object] = []
     for count, label in ((1, "1 pool"), (1000, "1,000 pools")):
@@ -477,25 +465,8 @@ def list_figures() -> list[Figure]:
                 torch.empty(16, device=DEVICE)
             pools.append(pool)
         value, reference = time_pair(torch.openreg.memory_allocated, torch.openreg.current_device)
-        title = f"memory_allocated(), {label}"
-        figures.append(Figure(title, value, reference, "current_device()", value / 1e3, "us", 1.0))
+        figures.append(within(f"memory_allocated(), {label}", value, reference, "current_device()", "us", 1.0))
     return figures
-
-
-class DigitsNet(nn.Module):
-    """The network of examples/train_digits.py."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)]
-        self.features = nn.Sequential(
-            *(nn.Sequential(c, nn.BatchNorm2d(c.out_channels), nn.ReLU()) for c in convolutions), nn.MaxPool2d(2)
-        )
-        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Returns a score per class."""
-        return self.classifier(self.features(images))
 
 
 def race_figures() -> list[Figure]:
@@ -511,7 +482,7 @@ def race_figures() -> list[Figure]:
 
     figures = []
     for title, make, inputs in (
-        ("demo's step, batch 64", DigitsNet, torch.randn(64, 1, 8, 8)),
+        ("demo's step, batch 64", digits, torch.randn(64, 1, 8, 8)),
         ("MLP step, batch 32, 784-256-10", mlp, torch.randn(32, 784)),
         ("small ResNet step", small_resnet, torch.randn(8, 3, 32, 32)),
     ):
@@ -529,9 +500,8 @@ def race_figures() -> list[Figure]:
     reference = add_with(0)
     for title, flags in (("races looked for", 1), ("races, with stacks", 9)):
         value = add_with(flags)
-        figures.append(
-            Figure(f"{title}: a + b of 16", value, reference, "not looked for", value - reference, "ns", 1000)
-        )
+        more = value - reference
+        figures.append(Figure(f"{title}: a + b of 16", value, reference, "not looked for", more, "ns", 1000))
     return figures
 
 
@@ -542,12 +512,10 @@ def collective_figures() -> list[Figure]:
     def over_cpu(name: str) -> Figure:
         value, reference = took[name], took[f"{name} on the CPU"]
         aim = 1.2 if collectives.is_short(name) else 1.1
-        return Figure(f"{name}, 2 processes", value, reference, "CPU, gloo", value / reference, "x", aim)
+        return quotient(f"{name}, 2 processes", value, reference, "CPU, gloo", aim)
 
     def overlap(title: str, where: str) -> Figure:
-        turns, once = took[f"in turns{where}"], took[f"at once{where}"]
-        ratio = turns / once
-        return Figure(title, once, turns, "one after the other", ratio, "x as fast", 1.5, at_least=True)
+        return speed(title, took[f"at once{where}"], took[f"in turns{where}"], "one after the other", 1.5)
 
     return [
         *(over_cpu(f"{name}, {size}") for name in collectives.NAMES for size in collectives.SIZES),
@@ -556,15 +524,21 @@ def collective_figures() -> list[Figure]:
     ]
 
 
-def graphed(work: Callable[[], object]) -> torch.openreg.OpenRegGraph:
-    """A graph of the work, captured after two calls of it."""
-    stream, graph = torch.openreg.Stream(), torch.openreg.OpenRegGraph()
-    with torch.openreg.stream(stream):
-        for _ in range(2):
-            work()
+def capture(work: Callable[[], object], stream: torch.openreg.Stream | None = None) -> torch.openreg.OpenRegGraph:
+    """A graph of the work, whose first two calls were made."""
+    graph = torch.openreg.OpenRegGraph()
     with torch.openreg.graph(graph, stream=stream):
         work()
     return graph
+
+
+def graphed(work: Callable[[], object]) -> torch.openreg.OpenRegGraph:
+    """A graph of the work, captured after two calls of it."""
+    stream = torch.openreg.Stream()
+    with torch.openreg.stream(stream):
+        for _ in range(2):
+            work()
+    return capture(work, stream)
 
 
 FIRST_CAPTURE = f"""
@@ -584,15 +558,7 @@ def first_capture_of_a_process() -> Figure:
         float(subprocess.run([sys.executable, "-c", FIRST_CAPTURE], capture_output=True, check=True, text=True).stdout)
         for _ in range(5)
     ]
-    return Figure("graph: a process's first capture, of nothing", min(took), 0, "", min(took) / 1e6, "ms", 10)
-
-
-def capture(step: Callable[[], None]) -> torch.openreg.OpenRegGraph:
-    """A graph of the step, whose first two calls were made."""
-    made = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(made):
-        step()
-    return made
+    return within("graph: a process's first capture, of nothing", min(took), 0, "", "ms", 10)
 
 
 def memory_of_a_step(make: Callable[[], nn.Module], inputs: torch.Tensor) -> tuple[int, int, int]:
@@ -626,7 +592,7 @@ def graph_figures() -> list[Figure]:
     value = min(time_once(empty.replay, 2000) for _ in range(15))
     figures = [
         ratio("graph: 100 add_ of 16", graphed(lambda: adds(ours)).replay, lambda: adds(theirs), "CPU", 0.7),
-        Figure("graph: replay of nothing", value, 0, "", value / 1e3, "us", 1),
+        within("graph: replay of nothing", value, 0, "", "us", 1),
         first_capture_of_a_process(),
     ]
     kinds: list[tuple[str, Callable[[], nn.Module], Callable[[int], torch.Tensor], int, float]] = [
@@ -644,40 +610,14 @@ def graph_figures() -> list[Figure]:
         graph = graphed(step)
         figures.append(ratio(f"graph: {title}", graph.replay, training_step(make, inputs, "cpu"), "CPU", aim))
         again = ratio(f"graph: capture of {title}", functools.partial(capture, step), step, "the step", 3.0)
-        eager = again.reference
-        score = first / eager
-        figures += [Figure(f"graph: first capture of {title}", first, eager, "the step", score, "x", 3.0), again]
-        taken, at_capture, eager_taken = memory_of_a_step(make, inputs)
-        for name, size, at_most in (("", taken, 1.0), ("a capture of ", at_capture, 2.0)):
-            title_of_it = f"graph: memory of {name}{title}"
-            figures.append(
-                Figure(title_of_it, size, eager_taken, "eager", size / eager_taken, "x", at_most, measure="bytes")
-            )
+        figures += [quotient(f"graph: first capture of {title}", first, again.reference, "the step", 3.0), again]
+        taken, at_capture, eager = memory_of_a_step(make, inputs)
+        figures.append(quotient(f"graph: memory of {title}", taken, eager, "eager", 1.0, "bytes"))
+        figures.append(quotient(f"graph: memory of a capture of {title}", at_capture, eager, "eager", 2.0, "bytes"))
     torch.manual_seed(0)
-    decoder = Decoder()
-    figures.append(
-        ratio("graph: a token with a static cache", graphed(Decoder().to(DEVICE)).replay, decoder, "CPU", 0.8)
-    )
+    decoder, replay = Decoder(), graphed(Decoder().to(DEVICE)).replay
+    figures.append(ratio("graph: a token with a static cache", replay, decoder, "CPU", 0.8))
     return figures
-
-
-def time_with_and_without(
-    work: Callable[[], object], instrument: Callable[[], AbstractContextManager[object]], rounds: int = 25
-) -> tuple[float, float]:
-    """The least nanoseconds of a call inside the instrument's context, and outside; rounds of both take turns."""
-    count = max(1, round(2e7 / time_once(work, 3)))
-    times: dict[bool, list[float]] = {False: [], True: []}
-    gc.collect()
-    gc.disable()
-    try:
-        for turn in range(rounds):
-            for is_on in (False, True) if turn % 2 else (True, False):
-                with instrument() if is_on else nullcontext():
-                    work()
-                    times[is_on].append(time_once(work, count))
-    finally:
-        gc.enable()
-    return min(times[True]), min(times[False])
 
 
 @contextmanager
@@ -691,7 +631,7 @@ def recording() -> Iterator[None]:
 def laboratory_figures() -> list[Figure]:
     """The demo's step with the lab's instruments, against the step without. openreg:0 has no seed, openreg:1 has."""
     inputs, title = torch.randn(64, 1, 8, 8), "demo's step, batch 64"
-    step = training_step(DigitsNet, inputs, DEVICE)
+    step = training_step(digits, inputs, DEVICE)
     plan = "error at op 1000000000; nomem at 1000000000; copy slow 10x at 1000000000"
     figures = []
     for name, instrument, aim in (
@@ -699,8 +639,8 @@ def laboratory_figures() -> list[Figure]:
         ("faults that don't hit", lambda: torch.openreg.faults(plan), 1.05),
     ):
         value, reference = time_with_and_without(step, instrument)
-        figures.append(Figure(f"{name}: {title}", value, reference, "off", value / reference, "x", aim))
-    seeded = training_step(DigitsNet, inputs, "openreg:1")
+        figures.append(quotient(f"{name}: {title}", value, reference, "off", aim))
+    seeded = training_step(digits, inputs, "openreg:1")
     return [*figures, ratio(f"work in a seed's order: {title}", seeded, step, "no seed", 1.2)]
 
 
@@ -713,12 +653,8 @@ GROUPS: dict[str, tuple[Callable[[], list[Figure]], dict[str, str]]] = {
     "laboratory": (
         laboratory_figures,
         # A mock's devices are simulated ones with options of their own.
-        {
-            "OPENREG_DRIVERS": "sim,cuda",
-            "OPENREG_SIM_DEVICES": "1",
-            "OPENREG_USE_MOCK_GPU": "cuda",
-            "OPENREG_CUDA_SEED": "0",
-        },
+        {"OPENREG_DRIVERS": "sim,cuda", "OPENREG_SIM_DEVICES": "1"}
+        | {"OPENREG_USE_MOCK_GPU": "cuda", "OPENREG_CUDA_SEED": "0"},
     ),
     "lists": (list_figures, {"OPENREG_SIM_MEMORY": "16G"}),
 }
@@ -773,8 +709,7 @@ def overlap_figure(rounds: int = 15) -> Figure:
         compute(products)
 
     value, reference = time_pair(both, in_turn, rounds)
-    speed = reference / value
-    return Figure("copy of 128 MiB beside products", value, reference, "in turn", speed, "x as fast", 1.6, True)
+    return speed("copy of 128 MiB beside products", value, reference, "in turn", 1.6)
 
 
 def loader_figure(rounds: int = 7) -> Figure:
@@ -802,10 +737,7 @@ def loader_figure(rounds: int = 7) -> Figure:
         return run
 
     value, reference = time_pair(epoch(DEVICE), epoch("cpu"), rounds)
-    speed = reference / value
-    return Figure(
-        "epoch from a DataLoader, pinned", value, reference, "CPU, not pinned", speed, "x as fast", 0.98, True
-    )
+    return speed("epoch from a DataLoader, pinned", value, reference, "CPU, not pinned", 0.98)
 
 
 def import_figure(runs: int = 7) -> Figure:
@@ -823,7 +755,7 @@ def import_figure(runs: int = 7) -> Figure:
         times.append([int(word) for word in printed.split()])
     value = statistics.median(pair[1] for pair in times)
     reference = statistics.median(pair[0] for pair in times)
-    return Figure("import torch_openreg", value, reference, "import torch", value / 1e6, "ms", 60.0)
+    return within("import torch_openreg", value, reference, "import torch", "ms", 60.0)
 
 
 def human(value: float, measure: str = "nanoseconds") -> str:

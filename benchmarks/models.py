@@ -39,6 +39,15 @@ def wide_mlp(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
 
 
+def digits() -> nn.Module:
+    """The network of examples/train_digits.py."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+
+
 def small_resnet() -> nn.Module:
     """Three blocks of 32 channels."""
     return nn.Sequential(

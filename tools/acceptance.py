@@ -158,12 +158,7 @@ def _run(command: list[str]) -> None:
 
 
 def run_tests(tests: set[Test], build: Path) -> Results:
-    """Runs tests of all layers.
-
-    Args:
-        tests: The tests.
-        build: Build folder with the compiled ones.
-    """
+    """Runs tests of all layers, the compiled ones of the folder `build`."""
     results = Results()
     layers = {layer: sorted({t for t in tests if t.layer == layer}, key=str) for layer in ("runtime", "shim", "python")}
     with tempfile.TemporaryDirectory() as folder:

@@ -26,11 +26,8 @@ LINK = re.compile(r"\[(?P<text>[^\]\n]+)\]\((?P<target>[^)#:\s]+)\)")
 def copy_pages() -> None:
     """Puts the pages, and the files that they link to, where Sphinx finds them."""
     shutil.rmtree(SOURCE, ignore_errors=True)
-    for name in PAGES:
-        (SOURCE / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, SOURCE / name)
     ignored = shutil.ignore_patterns("*.so", "*.o", "__pycache__", "*.egg-info", "build", "site", "_build")
-    for name in ("docs", *LINKED):
+    for name in (*PAGES, "docs", *LINKED):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, SOURCE / name, ignore=ignored, dirs_exist_ok=True)
         else:

@@ -88,14 +88,7 @@ def compile_driver(headers: Headers, into: Path) -> Iterator[str]:
             continue
         # Deprecated: of HIP 6 a function has a new name, which HIP 5 lacks.
         command = ["gcc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-c"]
-        command += [
-            *DEFINITIONS[headers.vendor],
-            "-I",
-            str(ROOT / "runtime" / "include"),
-            "-I",
-            str(SOURCES),
-            *includes,
-        ]
+        command += [*DEFINITIONS[headers.vendor], "-I", str(ROOT / "runtime/include"), "-I", str(SOURCES), *includes]
         command += [str(source), "-o", str(into / f"{source.stem}.o")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -105,11 +98,8 @@ def compile_driver(headers: Headers, into: Path) -> Iterator[str]:
 def differences(first: Path, second: Path) -> list[str]:
     """The sources whose machine code differs, but for those that name the version."""
     sources = {f"{path.stem}.c" for path in first.glob("*.o")} - NAME_VERSIONS
-    return sorted(name for name in sources if not _is_same(first, second, f"{Path(name).stem}.o"))
-
-
-def _is_same(first: Path, second: Path, name: str) -> bool:
-    return (second / name).is_file() and (first / name).read_bytes() == (second / name).read_bytes()
+    pairs = {name: [folder / f"{Path(name).stem}.o" for folder in (first, second)] for name in sources}
+    return sorted(name for name, (a, b) in pairs.items() if not b.is_file() or a.read_bytes() != b.read_bytes())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

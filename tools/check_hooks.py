@@ -28,24 +28,22 @@ class Interface:
     name: str
     bases: tuple[tuple[str, str], ...]  # header below torch/include, class
     ours: tuple[tuple[str, str], ...]  # file of the shim, class
-    omitted: dict[str, str] = field(default_factory=dict)  # function: why it isn't overridden
+    older: dict[str, str] = field(default_factory=dict)  # function: why it isn't overridden
+    newer: dict[str, str] = field(default_factory=dict)  # the same of what 2.15 has, and not every version before it
     since: str = ""  # the minor version of PyTorch that has it first, where not all have it
 
+    @property
+    def omitted(self) -> dict[str, str]:
+        """Why functions aren't overridden."""
+        return self.older | self.newer
 
-# Functions named below that PyTorch 2.15 has, and not every version before it.
-NEWER = frozenset(
-    (
-        *("record_history", "is_history_enabled", "get_segments", "get_traces"),
-        *("record_external_register", "record_external_unregister", "philox_state", "toggleCollectionDynamic"),
-        *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "gather_single"),
-        *("reduce_scatter_single", "reduce_scatter_single_coalesced", "gather_into_tensor", "addEphemeralTimeout"),
-        *("startTimeEstimate", "endTimeEstimate", "supportsWindow", "new_window"),
-        *("supportsAbortHooks", "registerAbortHook", "unregisterAbortHook"),
-        *("supportsCompletionHooks", "registerCompletionHook", "unregisterCompletionHook"),
-        *("supportsReconfigure", "get_reconfigure_handle", "reconfigure", "isInitialized", "clone"),
-        *("getBoundDeviceId", "setBoundDeviceId"),
-    )
-)
+
+def _names(reason: str, *names: str) -> dict[str, str]:
+    """Functions that are left alone for one reason."""
+    return dict.fromkeys(names, reason)
+
+
+OF_INTERFACE = "CachingHostAllocatorInterface has them, for every device"
 
 INTERFACES = (
     Interface(
@@ -74,76 +72,61 @@ INTERFACES = (
             ("ATen/core/CachingHostAllocator.h", "HostAllocator"),
         ),
         (("shim/memory/host_allocator.cpp", "HostAllocatorImpl"), ("shim/memory/host_allocator.cpp", "HostAllocator")),
-        {
-            **dict.fromkeys(
-                (
-                    *("free", "empty_cache", "add_allocated_block", "get_free_block"),
-                    *("process_events", "process_events_for_specific_size"),
-                ),
-                "PyTorch's own cache, which calls the functions that are overridden",
-            ),
-            "pinned_use_background_threads": "PyTorch's answer is read from its own configuration",
-            "pinned_max_round_threshold": "PyTorch's default serves",
-            "pinned_max_cached_size": "PyTorch's default serves",
-            **dict.fromkeys(
-                (
-                    *("get_stats", "reset_accumulated_stats", "reset_peak_stats"),
-                    *("record_history", "is_history_enabled", "get_segments", "get_traces"),  # since 2.14
-                    *("record_external_register", "record_external_unregister"),
-                ),
-                "CachingHostAllocatorInterface has them, for every device",
-            ),
-            **dict.fromkeys(
-                ("begin_allocate_to_pool", "end_allocate_to_pool", "release_pool"),
-                "a graph keeps alive the pinned memory of the program that it uses, and needs no pool of it",
-            ),
-        },
+        _names(
+            "PyTorch's own cache, which calls the functions that are overridden",
+            *("free", "empty_cache", "add_allocated_block", "get_free_block"),
+            *("process_events", "process_events_for_specific_size"),
+        )
+        | _names("PyTorch's answer is read from its own configuration", "pinned_use_background_threads")
+        | _names("PyTorch's default serves", "pinned_max_round_threshold", "pinned_max_cached_size")
+        | _names(OF_INTERFACE, "get_stats", "reset_accumulated_stats", "reset_peak_stats")
+        | _names(
+            "a graph keeps alive the pinned memory of the program that it uses, and needs no pool of it",
+            *("begin_allocate_to_pool", "end_allocate_to_pool", "release_pool"),
+        ),
+        _names(
+            OF_INTERFACE,
+            *("record_history", "is_history_enabled", "get_segments", "get_traces"),  # since 2.14
+            *("record_external_register", "record_external_unregister"),
+        ),
     ),
     Interface(
         "generator",
         (("c10/core/GeneratorImpl.h", "GeneratorImpl"),),
         (("shim/device/generator.h", "OpenRegGeneratorImpl"),),
-        {"philox_state": "since 2.14; its numbers are a Mersenne Twister's, and PyTorch's default refuses"},
+        newer={"philox_state": "since 2.14; its numbers are a Mersenne Twister's, and PyTorch's default refuses"},
     ),
     Interface(
         "backend of torch.distributed",
         (("torch/csrc/distributed/c10d/Backend.hpp", "Backend"),),
         (("shim/optional/distributed/staged_backend.h", "StagedBackend"),),
-        {
-            **dict.fromkeys(
-                (
-                    *("supportsTimeEstimation", "supportsShrinking", "shrink", "merge", "allreduce_sparse"),
-                    *("registerOnCompletionHook", "waitForPendingWorks", "suspend", "resume", "getMemoryStats"),
-                    *("getMemAllocator", "allocateTensor", "supportsTensorAlloc"),
-                ),
-                "gloo has no such thing for tensors of a device, and PyTorch's default says so",
-            ),
-            "eagerConnectSingleDevice": "gloo connects when it is made",
-            # Since 2.14 or 2.15.
-            **dict.fromkeys(
-                (
-                    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
-                    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
-                ),
-                "PyTorch's default calls the function by its older name, which is overridden",
-            ),
-            **dict.fromkeys(
-                (
-                    *("gather_single", "gather_into_tensor", "addEphemeralTimeout"),
-                    *("startTimeEstimate", "endTimeEstimate", "supportsWindow", "new_window"),
-                    *("supportsAbortHooks", "registerAbortHook", "unregisterAbortHook"),
-                    *("supportsCompletionHooks", "registerCompletionHook", "unregisterCompletionHook"),
-                ),
-                "gloo has no such thing, and PyTorch's default says so",
-            ),
-            **dict.fromkeys(
-                ("supportsReconfigure", "get_reconfigure_handle", "reconfigure"),
-                "a group whose members change: gloo's part can, but what this class keeps of the group can't",
-            ),
-            "isInitialized": "PyTorch's answer is right: gloo connects when it is made",
-            "clone": "of the options, which are gloo's own",
-            **dict.fromkeys(("getBoundDeviceId", "setBoundDeviceId"), "PyTorch's own serve"),
-        },
+        _names(
+            "gloo has no such thing for tensors of a device, and PyTorch's default says so",
+            *("supportsTimeEstimation", "supportsShrinking", "shrink", "merge", "allreduce_sparse"),
+            *("registerOnCompletionHook", "waitForPendingWorks", "suspend", "resume", "getMemoryStats"),
+            *("getMemAllocator", "allocateTensor", "supportsTensorAlloc"),
+        )
+        | _names("gloo connects when it is made", "eagerConnectSingleDevice"),
+        # Since 2.14 or 2.15.
+        _names(
+            "PyTorch's default calls the function by its older name, which is overridden",
+            *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
+            *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+        )
+        | _names(
+            "gloo has no such thing, and PyTorch's default says so",
+            *("gather_single", "gather_into_tensor", "addEphemeralTimeout"),
+            *("startTimeEstimate", "endTimeEstimate", "supportsWindow", "new_window"),
+            *("supportsAbortHooks", "registerAbortHook", "unregisterAbortHook"),
+            *("supportsCompletionHooks", "registerCompletionHook", "unregisterCompletionHook"),
+        )
+        | _names(
+            "a group whose members change: gloo's part can, but what this class keeps of the group can't",
+            *("supportsReconfigure", "get_reconfigure_handle", "reconfigure"),
+        )
+        | _names("PyTorch's answer is right: gloo connects when it is made", "isInitialized")
+        | _names("of the options, which are gloo's own", "clone")
+        | _names("PyTorch's own serve", "getBoundDeviceId", "setBoundDeviceId"),
     ),
     Interface(
         "graphs",
@@ -163,22 +146,18 @@ INTERFACES = (
     ),
     Interface(
         "profiler, by rows",
-        (
-            ("kineto/IActivityProfiler.h", "IActivityProfilerSession"),
-            ("kineto/IActivityProfiler.h", "IActivityProfiler"),
-        ),
-        (
-            ("shim/optional/profile/kineto.cpp", "Session"),
-            ("shim/optional/profile/kineto.cpp", "Profiler"),
-        ),
+        tuple(("kineto/IActivityProfiler.h", name) for name in ("IActivityProfilerSession", "IActivityProfiler")),
+        (("shim/optional/profile/kineto.cpp", "Session"), ("shim/optional/profile/kineto.cpp", "Profiler")),
         {
             "getDeviceProperties": "it is written into the head of a trace for CUDA's devices; lanes have their names",
             "getMetadata": "there is nothing to say of a whole trace",
-            "toggleCollectionDynamic": "since 2.15; PyTorch refuses to toggle any rows but the CPU's and CUDA's",
         },
+        {"toggleCollectionDynamic": "since 2.15; PyTorch refuses to toggle any rows but the CPU's and CUDA's"},
         since="2.12",
     ),
 )
+
+NEWER = {name for interface in INTERFACES for name in interface.newer}
 
 
 def without_comments(text: str) -> str:

@@ -28,7 +28,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,16 +43,14 @@ SIM_IS_USED_BY = ("registry",)
 # No other library uses theirs: libopenreg.so opens the lab's library when one of its tools is first used.
 LAB = "lab"
 LAB_ROOMS = ("faults", "races", "recorder", "trace", "validation")
-LAB_USES = ("base", "watch")
-LAB_HEADERS = (
-    "calls.h",
-    "device/lab_access.h",
-    "driver/attached_layers.h",
-    "driver/extensions.h",
-    "driver/host_errors.h",
-)
-# libopenreg_graph.so and libopenreg_sharing.so, one room each, which nobody uses either: the headers that they may use.
+# The rooms and single headers that these libraries may use, beside what calls observers. libopenreg_graph.so and
+# libopenreg_sharing.so are one room each, which nobody uses either.
+PARTS_USE = ("base", "watch")
 PARTS = {
+    LAB: (
+        *(*LAB_ROOMS, "calls.h", "device/lab_access.h", "driver/attached_layers.h"),
+        *("driver/extensions.h", "driver/host_errors.h"),
+    ),
     "graph": ("capture.h", "nodes.h", "device/lab_access.h"),
     "sharing": (
         *("exports.h", "handle.h", "imports.h", "leases.h", "device/lab_access.h"),
@@ -96,15 +94,8 @@ SHIM_ROOMS = (
     "registration",
 )
 CSRC_ROOMS = (
-    "base",
-    "observe",
-    "device",
-    "memory",
-    "operators",
-    "optional/compile",
-    "optional/distributed",
-    "optional/cuda",
-    "",
+    *("base", "observe", "device", "memory", "operators"),
+    *("optional/compile", "optional/distributed", "optional/cuda", ""),
 )
 ENTRY = "entry.h"
 
@@ -184,7 +175,7 @@ def check_symbols(objects: Mapping[str, Path]) -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module of the runtime: its folder."""
+    """The room of a module or header of the runtime: its folder."""
     return module.split("/", 1)[0]
 
 
@@ -201,41 +192,37 @@ def sources(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".c", ".h", ".cpp"))
 
 
+def refused_includes(root: Path) -> Iterator[tuple[str, Callable[[Path, str], bool], str]]:
+    """Of each rule a folder below runtime, whether a file there may not include a header, and what is said of that."""
+    for part, used in PARTS.items():
+        allowed = (*PARTS_USE, *used)
+        owner = f"the {part}" if part == LAB else part
+        yield part, lambda _, header, a=allowed: not {header, room_of(header)} & {*a}, f"is not {owner}'s to use"
+    for folder in ("src", "drivers"):
+        yield folder, lambda _, header: room_of(header) in LAB_ROOMS, "belongs to the lab"
+    yield "src", lambda path, header: is_above(path.relative_to(root / "runtime/src"), header), "is above it"
+    yield "drivers", lambda path, header: "/" in header or not (path.parent / header).exists(), "is not its driver's"
+    yield "src", lambda _, header: "drivers/" in header, "is a driver's"
+    of_check = {*CHECK_USES, *(path.name for path in sources(root / "runtime" / CHECK))}
+    yield CHECK, lambda _, header: header not in of_check, "belongs to the runtime"
+
+
+def is_above(path: Path, header: str) -> bool:
+    """Whether a header is in a higher room than a file below runtime/src."""
+    room, target = path.parts[0], room_of(header)
+    return {room, target} <= {*RUNTIME_ROOMS} and not may_use(room, target, RUNTIME_ROOMS)
+
+
 def check_runtime_includes(root: Path) -> Iterator[str]:
-    """One line for every header of a higher room that a file of the runtime includes."""
-    source = root / "runtime" / "src"
-    for path in sources(source):
-        room = path.relative_to(source).parts[0]
-        if room not in RUNTIME_ROOMS:
+    """One line for every file in no room, and for every header that a file of the runtime includes and may not."""
+    for path in sources(root / "runtime" / "src"):
+        if path.relative_to(root).parts[2] not in RUNTIME_ROOMS:
             yield f"runtime: {path.relative_to(root)} is in no room"
-            continue
-        for header in includes_of(path):
-            target = header.split("/", 1)[0]
-            if target in RUNTIME_ROOMS and not may_use(room, target, RUNTIME_ROOMS):
-                yield f"runtime: {path.relative_to(root)} includes {header}, which is above it"
-
-
-def check_part_includes(root: Path) -> Iterator[str]:
-    """One line for every header that a library beside libopenreg.so, but the lab, includes and may not."""
-    for part, headers in PARTS.items():
-        for path in sources(root / "runtime" / part):
+    for folder, is_refused, why in refused_includes(root):
+        for path in sources(root / "runtime" / folder):
             for header in includes_of(path):
-                if header.split("/", 1)[0] not in LAB_USES and header not in headers:
-                    yield f"runtime: {path.relative_to(root)} includes {header}, which is not {part}'s to use"
-
-
-def check_lab_includes(root: Path) -> Iterator[str]:
-    """One line for every header that the lab includes and may not, and for every use of the lab's own headers."""
-    folder = root / "runtime" / LAB
-    for path in sources(folder):
-        for header in includes_of(path):
-            target = header.split("/", 1)[0]
-            if target not in (*LAB_ROOMS, *LAB_USES) and header not in LAB_HEADERS:
-                yield f"runtime: {path.relative_to(root)} includes {header}, which is not the lab's to use"
-    for path in [*sources(root / "runtime" / "src"), *sources(root / "runtime" / "drivers")]:
-        for header in includes_of(path):
-            if header.split("/", 1)[0] in LAB_ROOMS:
-                yield f"runtime: {path.relative_to(root)} includes {header}, which belongs to the lab"
+                if is_refused(path, header):
+                    yield f"runtime: {path.relative_to(root)} includes {header}, which {why}"
 
 
 def check_callback_setters(root: Path) -> Iterator[str]:
@@ -257,36 +244,13 @@ def check_library(build: Path) -> Iterator[str]:
 
 def check_fork_stages(root: Path) -> Iterator[str]:
     """One line for every lock of the runtime that no stage of a fork names: a child may find half of what it guards."""
-    for folder in ("src", LAB, *PARTS):
+    for folder in ("src", *PARTS):
         for path in sources(root / "runtime" / folder):
             text = path.read_text(encoding="utf-8")
             if "openreg_fork_handle(" in text:
                 continue
             for lock in sorted(set(LOCK.findall(text)) - set(HELD_LOCK.findall(text))):
                 yield f"runtime: {path.relative_to(root)} has the lock {lock} without a stage in base/fork.h"
-
-
-def check_driver_includes(root: Path) -> Iterator[str]:
-    """One line for every header in quotes that is not the driver's own, or that others include of a driver."""
-    folder = root / "runtime" / "drivers"
-    for path in sources(folder):
-        for header in includes_of(path):
-            if not (path.parent / header).exists() or "/" in header:
-                yield f"runtime: {path.relative_to(root)} includes {header}, which is not its driver's"
-    for path in sources(root / "runtime" / "src"):
-        for header in includes_of(path):
-            if "drivers/" in header:
-                yield f"runtime: {path.relative_to(root)} includes {header}, which is a driver's"
-
-
-def check_program_includes(root: Path) -> Iterator[str]:
-    """One line for every header of the runtime's rooms that openreg-check includes, but the list of slots."""
-    folder = root / "runtime" / CHECK
-    own = {path.name for path in sources(folder)}
-    for path in sources(folder):
-        for header in includes_of(path):
-            if header not in own and header not in CHECK_USES:
-                yield f"runtime: {path.relative_to(root)} includes {header}, which belongs to the runtime"
 
 
 def split(name: str) -> tuple[str, str]:
@@ -467,12 +431,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found = [
         *check_runtime_includes(options.root),
-        *check_lab_includes(options.root),
-        *check_part_includes(options.root),
         *check_callback_setters(options.root),
         *check_fork_stages(options.root),
-        *check_driver_includes(options.root),
-        *check_program_includes(options.root),
         *check_torch_includes(options.root),
         *check_python(options.root),
     ]

@@ -28,11 +28,7 @@ OURS = ("shim", "csrc")
 
 
 def configure(torch: Path, build: Path) -> None:
-    """Has CMake write the compiler's command for each source.
-
-    Args:
-        torch: Folder of the package ``torch``.
-        build: CMake's folder.
+    """Has CMake write, into the folder `build`, the compiler's command for each source, for a package ``torch``.
 
     Raises:
         subprocess.CalledProcessError: CMake fails.
@@ -41,15 +37,9 @@ def configure(torch: Path, build: Path) -> None:
     options += ["-DOPENREG_CUDA=OFF", "-DOPENREG_HIP=OFF"]
     # Without a compiler cache: it would be a part of the command, and keeps nothing of a check of the syntax.
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_COMPILER_LAUNCHER")}
-    subprocess.run(
-        [
-            *("cmake", "-S", str(ROOT), "-B", str(build), f"-DPython3_EXECUTABLE={sys.executable}"),
-            *(f"-DOPENREG_TORCH_ROOT={torch}", *options),
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env=environment,
-    )
+    command = ["cmake", "-S", str(ROOT), "-B", str(build), f"-DPython3_EXECUTABLE={sys.executable}"]
+    command += [f"-DOPENREG_TORCH_ROOT={torch}", *options]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 def commands(build: Path) -> dict[Path, list[str]]:
@@ -65,12 +55,7 @@ def commands(build: Path) -> dict[Path, list[str]]:
 
 
 def check_syntax(build: Path, jobs: int) -> int:
-    """Compiles, prints what the compiler says, and returns how many sources fail.
-
-    Args:
-        build: A configured folder of CMake.
-        jobs: Compilers at once.
-    """
+    """Compiles a configured folder of CMake, `jobs` sources at once, prints what is said, and counts what fails."""
     failed = 0
     wanted = commands(build)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

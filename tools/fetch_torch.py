@@ -26,28 +26,14 @@ LIBRARIES = ("libc10.so", "libtorch_cpu.so", "libtorch_python.so")
 
 
 def is_wanted(name: str, *, libraries: bool) -> bool:
-    """Whether a file of the wheel is unpacked.
-
-    Args:
-        name: As in the archive.
-        libraries: With those that are linked.
-    """
+    """Whether a file of the wheel is unpacked, by its name in the archive."""
     if name == "torch/version.py" or (name.startswith("torch/include/") and not name.endswith("/")):
         return True
     return libraries and name in {f"torch/lib/{library}" for library in LIBRARIES}
 
 
 def unpack(wheel: Path, folder: Path, *, libraries: bool) -> Path:
-    """Unpacks the needed files of a wheel.
-
-    Args:
-        wheel: The archive.
-        folder: The target; it appears once it is complete.
-        libraries: With those that are linked.
-
-    Returns:
-        The folder of the package ``torch``.
-    """
+    """Unpacks the needed files of a wheel into a folder, which appears once it is complete; the package ``torch``."""
     unfinished = folder.with_name(folder.name + ".part")
     shutil.rmtree(unfinished, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
@@ -60,20 +46,12 @@ def unpack(wheel: Path, folder: Path, *, libraries: bool) -> Path:
 
 def is_complete(package: Path, *, libraries: bool) -> bool:
     """Whether a folder holds all needed files already."""
-    return (package / "version.py").exists() and not (
-        libraries and any(not (package / "lib" / library).exists() for library in LIBRARIES)
-    )
+    wanted = ["version.py", *(f"lib/{library}" for library in LIBRARIES if libraries)]
+    return all((package / name).exists() for name in wanted)
 
 
 def fetch(version: str, *, libraries: bool) -> Path:
-    """Fetches a version, unless it was fetched before.
-
-    Args:
-        version: As "2.15.0".
-        libraries: With those that are linked.
-
-    Returns:
-        The folder of the package ``torch``.
+    """Fetches a version such as "2.15.0", unless it was fetched before; the folder of the package ``torch``.
 
     Raises:
         ValueError: It is no version.

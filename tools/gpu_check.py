@@ -109,16 +109,11 @@ class Command:
     arguments: list[str]
     seconds: float
     environment: dict[str, str] = field(default_factory=dict)
-    summary: str = ""
-    """A pattern that its output has if all is well; the last match is what is said of it."""
-    never: str = ""
-    """A text that its output hasn't if all is well."""
-    informative: bool = False
-    """Whether the part passes without it."""
-    shown: bool = False
-    """Whether its output is printed."""
-    results: Path | None = None
-    """JSON that it writes, for the details."""
+    summary: str = ""  # a pattern that its output has if all is well; the last match is what is said of it
+    never: str = ""  # a text that its output hasn't if all is well
+    informative: bool = False  # whether the part passes without it
+    shown: bool = False  # whether its output is printed
+    results: Path | None = None  # JSON that it writes, for the details
 
 
 @dataclass
@@ -126,14 +121,12 @@ class Outcome:
     """What came of one part."""
 
     part: str
-    state: str = "passed"
-    """passed, failed, left out."""
+    state: str = "passed"  # passed, failed, left out
     summary: str = ""
     seconds: float = 0.0
     details: dict[str, Any] = field(default_factory=dict)
     """By command the end of its output, and the results that it wrote."""
-    failed: list[str] = field(default_factory=list)
-    """Commands."""
+    failed: list[str] = field(default_factory=list)  # commands
 
     def line(self) -> str:
         """One line of the table."""
@@ -189,13 +182,9 @@ def run(command: Command, seconds: float) -> tuple[str, str]:
 
 
 def run_part(name: str, commands: list[Command], deadline: float, logs: Path | None = None) -> Outcome:
-    """Runs a part's commands; what goes wrong is its failure and nobody else's.
+    """Runs a part's commands one after the other; what goes wrong is its failure and nobody else's.
 
-    Args:
-        name: The part's.
-        commands: One after the other.
-        deadline: By time.monotonic().
-        logs: A file that all they say is appended to.
+    `deadline` is one of time.monotonic(), and all that the commands say is appended to the file `logs`.
     """
     outcome, start = Outcome(name), time.monotonic()
     said: list[str] = []
@@ -243,14 +232,11 @@ def build_commands(options: argparse.Namespace) -> list[Command]:
     """
     build = str(options.build)
     tests = options.googletest is not None or has_header("gtest/gtest.h")
-    hip = has_header(
-        "hip/nvidia_detail/nvidia_hip_runtime_api.h", os.environ.get("ROCM_PATH", "/opt/rocm") + "/include"
-    )
+    rocm = os.environ.get("ROCM_PATH", "/opt/rocm")
+    hip = has_header("hip/nvidia_detail/nvidia_hip_runtime_api.h", f"{rocm}/include")
     configure = ["cmake", "-S", ".", "-B", build, f"-DPython3_EXECUTABLE={sys.executable}", "-DOPENREG_CUDA=ON"]
-    configure += [
-        f"-DOPENREG_HIP_ON_NVIDIA={'ON' if hip else 'OFF'}",
-        f"-DOPENREG_BUILD_TESTS={'ON' if tests else 'OFF'}",
-    ]
+    for option, is_on in (("HIP_ON_NVIDIA", hip), ("BUILD_TESTS", tests)):
+        configure.append(f"-DOPENREG_{option}={'ON' if is_on else 'OFF'}")
     configure += [f"-DFETCHCONTENT_SOURCE_DIR_GOOGLETEST={options.googletest}"] if options.googletest else []
     configure += ["-G", "Ninja"] if shutil.which("ninja") else []
     make = ["cmake", "--build", build, "--parallel", str(options.jobs), "--target"]

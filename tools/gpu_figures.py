@@ -55,12 +55,7 @@ def block(width: int, heads: int) -> nn.Module:
 
 
 class Figures:
-    """The figures of one device.
-
-    Args:
-        device: "openreg" or "cuda".
-        quick: Small sizes and few rounds, to see that everything runs.
-    """
+    """The figures of "openreg" or "cuda"; `quick`: of small sizes and few rounds, to see that everything runs."""
 
     def __init__(self, device: str, quick: bool) -> None:
         self.device = torch.device(device, 0)
@@ -72,10 +67,7 @@ class Figures:
     def least(self, work: Callable[[], object], count: int, finish: bool = True) -> float:
         """The least nanoseconds of `count` calls in a row, over the rounds, a call.
 
-        Args:
-            work: What is timed.
-            count: Calls in a round.
-            finish: Whether the device's work counts, and not its submission alone.
+        `finish`: whether the device's work counts, and not its submission alone.
         """
         best = float("inf")
         count = min(count, 4) if self.quick else count
@@ -116,9 +108,8 @@ class Figures:
         if self.device.type != "cuda":
             return lambda: to.copy_(source, non_blocking=True)
         runtime = ctypes.CDLL(f"libcudart.so.{(torch.version.cuda or '12').split('.')[0]}")
-        runtime.cudaMemcpyAsync.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
-        ]
+        pointer = ctypes.c_void_p
+        runtime.cudaMemcpyAsync.argtypes = [pointer, pointer, ctypes.c_size_t, ctypes.c_int, pointer]
         stream = torch.cuda.current_stream().cuda_stream
         arguments = to.data_ptr(), source.data_ptr(), to.nbytes, kind, stream
 
@@ -177,12 +168,7 @@ class Figures:
         print(f"{self.device.type} compiled {way}: the block takes {share:.2f} of its time in eager mode", flush=True)
 
     def training(self, name: str = "transformer block, bf16, forward and backward", backend: str | None = None) -> None:
-        """A transformer's block, forward and backward, bfloat16.
-
-        Args:
-            name: The figure's name.
-            backend: What it is compiled with; None: it is not.
-        """
+        """The figure `name` of a transformer's block, forward and backward, bfloat16; `backend`: what compiles it."""
         width, heads, batch, length = (64, 4, 2, 16) if self.quick else (2048, 16, 8, 1024)
         torch.manual_seed(0)
         layer: Any = block(width, heads).to(self.device, torch.bfloat16)

@@ -33,7 +33,7 @@ import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,23 +44,14 @@ USUAL_PATHS = ("runtime/src", "runtime/drivers")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted defect.
+    """One planted defect."""
 
-    Attributes:
-        path: file, relative to the root of the checkout.
-        line: its first line, from 1.
-        kind: which kind of defect.
-        before: the text that is replaced.
-        after: the text in its place.
-        start: offset of `before` in the file, in characters.
-    """
-
-    path: str
-    line: int
+    path: str  # relative to the root of the checkout
+    line: int  # its first, from 1
     kind: str
-    before: str
+    before: str  # the text that is replaced
     after: str
-    start: int
+    start: int  # offset of `before` in the file, in characters
 
     @property
     def name(self) -> str:
@@ -74,44 +65,46 @@ class Mutant:
 
 @dataclass
 class Result:
-    """What became of a mutant.
-
-    Attributes:
-        mutant: the defect.
-        outcome: "killed", "survived", "timeout" (counted as killed) or "not compiled" (counted as none).
-        killer: the first failing test.
-        seconds: wall-clock time.
-    """
+    """What became of a mutant."""
 
     mutant: Mutant
-    outcome: str
-    killer: str
-    seconds: float
+    outcome: str  # "killed", "survived", "timeout" (counted as killed) or "not compiled" (counted as none)
+    killer: str  # the first failing test
+    seconds: float  # wall-clock time
 
 
 COMMENT_OR_TEXT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
 
-TURNED = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">"}
-COMPARE = re.compile(r"(?<= )(==|!=|<=|>=|<|>)(?= )")
-LOGIC = re.compile(r"(?<= )(&&|\|\|)(?= )")
-IF = re.compile(r"\b(?:if|while) \(")
-BY_ONE = re.compile(r" [+-] 1\b(?!\.)")
-RETURN_ERROR = re.compile(
-    r"\breturn (?!OPENREG_OK\b|status\b|NULL\b|false\b|true\b)(OPENREG_E_\w+|openreg_error_set\([^;]*\));"
-)
-RETURN_BOOL = re.compile(r"\breturn (true|false);")
-CHECKED = re.compile(r"\bOPENREG_RETURN_NOT_OK\((?=[^;]*\);)")
+TURNED = {"==": "!=", "!=": "==", "<": "<=", "<=": "<", ">": ">=", ">=": ">", "&&": "||", "||": "&&"}
+IF = re.compile(r"\bif \(")
 LOCK = re.compile(
     r"^[ \t]+(?:\(void\))?(\w+_lock_acquire\w*|\w*_candidates_lock|pthread_mutex_lock)\([^;{}]*\);", re.MULTILINE
 )
 WAIT = re.compile(
     r"^[ \t]+(?:\(void\))?(\w*(?:_wait|_sync|_synchronize|_join|_drain|_settle)\w*)\([^;{}]*\);", re.MULTILINE
 )
+# Defects whose place is what a pattern finds: the kind, the pattern, and what stands there instead.
+PATTERNS: tuple[tuple[str, re.Pattern[str], Callable[[str], str]], ...] = (
+    ("compare", re.compile(r"(?<= )(==|!=|<=|>=|<|>)(?= )"), TURNED.__getitem__),
+    ("logic", re.compile(r"(?<= )(&&|\|\|)(?= )"), TURNED.__getitem__),
+    ("bound", re.compile(r" [+-] 1\b(?!\.)"), lambda _: ""),
+    (
+        "error",
+        re.compile(
+            r"\breturn (?!OPENREG_OK\b|status\b|NULL\b|false\b|true\b)(OPENREG_E_\w+|openreg_error_set\([^;]*\));"
+        ),
+        lambda _: "return OPENREG_OK;",
+    ),
+    ("answer", re.compile(r"\breturn (true|false);"), lambda old: f"return {str('true' not in old).lower()};"),
+    ("error", re.compile(r"\bOPENREG_RETURN_NOT_OK\((?=[^;]*\);)"), lambda _: "(void)("),
+    ("wait", WAIT, lambda _: ""),
+)
 STATEMENT = re.compile(
     r"^[ \t]+((?:\(void\))?\w+\([^;{}]*\)|[\w>.\[\]*-]+ (?:[-+|&]?=) [^;{}]+|\+\+[\w>.-]+|[\w>.-]+(?:\+\+|--));$",
     re.MULTILINE,
 )
-DECLARATION = re.compile(r"^(?:return|goto|break|continue|typedef|extern|static|const|struct|else)\b")
+DECLARATION = re.compile(r"^(?:(?:return|goto|break|continue|typedef|extern|static|const|struct|else)\b|\w+ \w+ = )")
 
 # Statements whose absence no test can observe: what a declared variable needs, logging, and freeing.
 MEANS_NOTHING = re.compile(
@@ -121,10 +114,9 @@ MEANS_NOTHING = re.compile(
 
 def blanked(text: str) -> str:
     """The text with comments, texts and preprocessor lines as blanks; offsets stay."""
-    text = COMMENT_OR_TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
-    return re.sub(
-        r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda match: re.sub(r"[^\n]", " ", match.group()), text, flags=re.MULTILINE
-    )
+    for pattern in (COMMENT_OR_TEXT, PREPROCESSOR):
+        text = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+    return text
 
 
 def closing(text: str, opening: int) -> int:
@@ -140,12 +132,6 @@ def closing(text: str, opening: int) -> int:
     return -1
 
 
-def function_end(text: str, start: int) -> int:
-    """Offset of the end of the function around `start`: bodies end with a bracket in the first column."""
-    end = text.find("\n}", start)
-    return len(text) if end < 0 else end
-
-
 def c_mutants(path: str, source: str) -> Iterator[Mutant]:
     """Every defect that can be planted in one C file."""
     text = blanked(source)
@@ -154,25 +140,17 @@ def c_mutants(path: str, source: str) -> Iterator[Mutant]:
         line = source.count("\n", 0, start) + 1
         return Mutant(path, line, kind, source[start:end], after, start)
 
-    for match in COMPARE.finditer(text):
-        yield at(*match.span(), "compare", TURNED[match.group()])
-    for match in LOGIC.finditer(text):
-        yield at(*match.span(), "logic", "||" if match.group() == "&&" else "&&")
+    for kind, pattern, after in PATTERNS:
+        for match in pattern.finditer(text):
+            yield at(*match.span(), kind, after(match.group()))
     for match in IF.finditer(text):
         end = closing(text, match.end() - 1)
-        if end > 0 and text[match.start()] == "i":
+        if end > 0:
             yield at(match.end() - 1, end + 1, "negate", f"(!{source[match.end() - 1 : end + 1]})")
-    for match in BY_ONE.finditer(text):
-        yield at(*match.span(), "bound", "")
-    for match in RETURN_ERROR.finditer(text):
-        yield at(*match.span(), "error", "return OPENREG_OK;")
-    for match in RETURN_BOOL.finditer(text):
-        yield at(*match.span(), "answer", "return false;" if match.group(1) == "true" else "return true;")
-    for match in CHECKED.finditer(text):
-        yield at(*match.span(), "error", "(void)(")
     for match in LOCK.finditer(text):
-        # The lock, with its release up to the end of the function.
-        end = function_end(text, match.end())
+        # The lock, with its release up to the end of the function: bodies end with a bracket in the first column.
+        end = text.find("\n}", match.end())
+        end = len(text) if end < 0 else end
         name = match.group(1)
         family = re.sub(r"_acquire\w*$", "", name)
         release = f"{family}_release" if family != name else name.replace("_lock", "_unlock")
@@ -180,20 +158,16 @@ def c_mutants(path: str, source: str) -> Iterator[Mutant]:
         yield at(
             match.start(), end, "lock", re.sub(rf"\b(?:{re.escape(name)}|{re.escape(release)})\(", "(void)(", body)
         )
-    for match in WAIT.finditer(text):
-        yield at(match.start(), match.end(), "wait", "")
     for match in STATEMENT.finditer(text):
         words = match.group(1)
-        if (
+        if not (
             DECLARATION.match(words)
             or MEANS_NOTHING.search(words)
+            or re.search(r"lock\w*\(", words)
             or LOCK.match(match.group())
             or WAIT.match(match.group())
         ):
-            continue
-        if re.match(r"\w+ \w+ = ", words) or re.search(r"lock\w*\(", words):
-            continue
-        yield at(match.start(1), match.end(), "drop", ";")
+            yield at(match.start(1), match.end(), "drop", ";")
 
 
 # A mutant whose loop doesn't end must not take the machine's memory. Not under sanitizers, whose shadows are larger.
@@ -205,37 +179,27 @@ def limit_heap() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (HEAP_LIMIT, HEAP_LIMIT))
 
 
-class Tree:
-    """A copy of the committed sources that mutants are planted in."""
-
-    def __init__(self, folder: Path) -> None:
-        self.source = folder / "source"
-        shutil.rmtree(self.source, ignore_errors=True)
-        self.source.mkdir(parents=True)
-        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-        subprocess.run(["tar", "-x", "-C", str(self.source)], input=archive, check=True)
-
-    def plant(self, mutant: Mutant) -> None:
-        """Writes the defect into the copy."""
-        file = self.source / mutant.path
-        file.write_text(mutant.apply(file.read_text()))
-
-    def heal(self, mutant: Mutant, text: str) -> None:
-        """Takes the defect out again."""
-        (self.source / mutant.path).write_text(text)
+def copy_of_sources(folder: Path) -> Path:
+    """Unpacks what is committed into a folder below this one, in which mutants are planted, and returns that."""
+    source = folder / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
+    return source
 
 
 class Runtime:
     """Builds and tests a copy of the C runtime."""
 
     def __init__(self, folder: Path, jobs: int, sanitize: str, exclude: str) -> None:
-        self.tree = Tree(folder)
+        self.source = copy_of_sources(folder)
         self.exclude = exclude
         self.build = folder / ("build-" + (sanitize or "plain"))
         self.jobs = jobs
         self.sanitize = sanitize
         # Shared libraries are replaced beneath the test programs, which need not be linked again.
-        configure = ["cmake", "-S", str(self.tree.source), "-B", str(self.build), "-G", "Ninja"]
+        configure = ["cmake", "-S", str(self.source), "-B", str(self.build), "-G", "Ninja"]
         configure += ["-DOPENREG_BUILD_TORCH=OFF", "-DCMAKE_LINK_DEPENDS_NO_SHARED=ON"]
         configure += [f"-DOPENREG_SANITIZE={sanitize}"] if sanitize else []
         subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
@@ -246,27 +210,10 @@ class Runtime:
         return subprocess.run(command, capture_output=True, timeout=3600, check=False).returncode == 0
 
     def first_failure(self, limit: float) -> str:
-        """Runs the tests until one fails.
-
-        Args:
-            limit: seconds that one test may take.
-
-        Returns:
-            The failing test's name; "" where all pass.
-        """
-        command = [
-            "ctest",
-            "--test-dir",
-            str(self.build),
-            "-j",
-            str(self.jobs),
-            "--stop-on-failure",
-            "--timeout",
-            str(limit),
-            # A test that passes at its second run was disturbed by other work on the machine: it found nothing.
-            "--repeat",
-            "until-pass:2",
-        ]
+        """Runs the tests, of which each may take `limit` seconds, until one fails: its name, or ""."""
+        command = ["ctest", "--test-dir", str(self.build), "-j", str(self.jobs), "--stop-on-failure"]
+        # A test that passes at its second run was disturbed by other work on the machine: it found nothing.
+        command += ["--timeout", str(limit), "--repeat", "until-pass:2"]
         command += ["--exclude-regex", self.exclude] if self.exclude else []
         limits = None if self.sanitize else limit_heap
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, preexec_fn=limits)
@@ -282,11 +229,11 @@ class Driver:
     """Builds a driver from the C files of some folders, and checks it with openreg-check."""
 
     def __init__(self, folder: Path, check: Path, paths: Sequence[str], flags: str) -> None:
-        self.tree = Tree(folder)
+        self.source = copy_of_sources(folder)
         self.library = folder / "libdriver.so"
         folders = {path if (ROOT / path).is_dir() else str(Path(path).parent) for path in paths}
-        self.sources = [str(file) for each in folders for file in sorted((self.tree.source / each).glob("*.c"))]
-        include = f"-I{self.tree.source / 'runtime/include'}"
+        self.sources = [str(file) for each in folders for file in sorted((self.source / each).glob("*.c"))]
+        include = f"-I{self.source / 'runtime/include'}"
         self.command = ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", include]
         self.flags = flags.split()
         self.check = [str(check.resolve()), str(self.library), "--level", "2", "--time", "0.1"]
@@ -297,14 +244,7 @@ class Driver:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def first_failure(self, limit: float) -> str:
-        """Checks the driver until something fails.
-
-        Args:
-            limit: seconds that one check may take.
-
-        Returns:
-            The failing check's name; "" where all pass.
-        """
+        """Makes the checks, of which each may take `limit` seconds, until one fails: its name, or ""."""
         command = [*self.check, "--timeout", str(round(limit))]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
         with subprocess.Popen(command, start_new_session=True, **pipes) as process:
@@ -319,12 +259,13 @@ class Driver:
 def judge(program: Runtime | Driver, mutant: Mutant, limit: float) -> Result:
     """Plants a mutant, builds, tests, and takes it out again."""
     began = time.monotonic()
-    text = (program.tree.source / mutant.path).read_text()
-    program.tree.plant(mutant)
+    file = program.source / mutant.path
+    text = file.read_text()
+    file.write_text(mutant.apply(text))
     try:
         killer = program.first_failure(limit) if program.compile() else None
     finally:
-        program.tree.heal(mutant, text)
+        file.write_text(text)
     outcome = "not compiled" if killer is None else "survived" if not killer else "killed"
     if killer and "(Timeout" in killer:
         outcome = "timeout"

@@ -95,12 +95,7 @@ def translate_page(text: str, name: str) -> str:
 
 
 def make_copy(folder: Path, name: str) -> None:
-    """Fills a folder with the checkout: tests, examples and the pages' programs are translated, the rest are links.
-
-    Args:
-        folder: The folder, which is made anew.
-        name: The name of the device.
-    """
+    """Fills a new folder with the checkout: tests, examples and pages' programs are translated, the rest are links."""
     shutil.rmtree(folder, ignore_errors=True)
     copied = ("tests", "examples", "docs", "README.md")
     for part in copied[:-1]:

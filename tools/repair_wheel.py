@@ -27,14 +27,7 @@ TORCH_LIBRARIES = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_pyth
 
 
 def repair(wheel: Path, folder: Path) -> Path:
-    """Writes the wheel with its tag.
-
-    Args:
-        wheel: What pip has built.
-        folder: Where to; it is made.
-
-    Returns:
-        The new file.
+    """Writes a wheel that pip has built, with its tag, into a folder, which is made; the new file.
 
     Raises:
         subprocess.CalledProcessError: auditwheel refuses it.
@@ -58,15 +51,9 @@ def pythons_of(wheel: Path) -> list[str]:
 
 
 def for_python(wheel: Path, python: str, folder: Path) -> Path:
-    """Writes the wheel for one version of Python.
+    """Writes a wheel for several versions of Python into a folder, for one such as "313"; the new file.
 
-    Args:
-        wheel: One that holds the extension module for several.
-        python: As "313".
-        folder: Where to.
-
-    Returns:
-        The new file. Everything but the extension module is the same in each.
+    Everything but the extension module is the same in each.
     """
     run = [sys.executable, "-m", "wheel"]
     with tempfile.TemporaryDirectory() as made:

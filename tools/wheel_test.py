@@ -30,11 +30,7 @@ print(f"wheel_test: torch {torch.__version__}, Python {sys.version.split()[0]}, 
 
 
 def copy_of_checkout(folder: Path) -> None:
-    """Copies what belongs to the project, as it is now, into a repository of its own.
-
-    Args:
-        folder: Where to; it is made.
-    """
+    """Copies what belongs to the project, as it is now, into a repository of its own, whose folder is made."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in listed.splitlines():
@@ -47,11 +43,7 @@ def copy_of_checkout(folder: Path) -> None:
 
 
 def install(wheel: Path, python: Path) -> None:
-    """Installs the wheel into an environment that has all that it requires.
-
-    Args:
-        wheel: The file.
-        python: The environment's interpreter.
+    """Installs the wheel into an interpreter's environment, which has all that it requires.
 
     Raises:
         subprocess.CalledProcessError: pip refuses it, as for a torch that it isn't built for.

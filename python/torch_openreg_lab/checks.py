@@ -50,7 +50,8 @@ class Checks:
         """Refuses to start with another number of devices than requested: a driver may have fewer."""
         wanted, found = self._option.openreg, openreg.device_count()
         if wanted is not None and found != wanted:
-            raise pytest.UsageError(f"--openreg={wanted}, but there are {found} device(s).\n{_reason()}")
+            reason = "\n".join(openreg.diagnose(as_dict=True)["advice"])
+            raise pytest.UsageError(f"--openreg={wanted}, but there are {found} device(s).\n{reason}")
 
     # ----------------------------------------------------------------------------------------- one test, in order
 
@@ -199,8 +200,3 @@ def _wait_for_all() -> None:
     if openreg.is_initialized():
         for index in range(openreg.device_count()):
             openreg.synchronize(index)
-
-
-def _reason() -> str:
-    facts = openreg.diagnose(as_dict=True)
-    return "\n".join(facts["advice"])

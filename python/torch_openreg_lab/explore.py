@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -63,12 +62,8 @@ class Explorer:
 
     def settings(self, seed: int, switches: int | None = None) -> tuple[tuple[str, str], ...]:
         """The variables of a run."""
-        found = [(_SEED, str(seed))]
-        if self._schedule is not None:
-            found.append((_SCHEDULE, self._schedule))
-        if switches is not None:
-            found.append((_SWITCHES, str(switches)))
-        return tuple(found)
+        found = {_SEED: seed, _SCHEDULE: self._schedule, _SWITCHES: switches}
+        return tuple((name, str(value)) for name, value in found.items() if value is not None)
 
     def repeats(self, run: Run) -> str:
         """The line for a shell that repeats a run."""
@@ -102,13 +97,10 @@ class Explorer:
         return Run(settings, status, time.monotonic() - begin, text, is_late)
 
     def fewest_switches(self, seed: int) -> Run | None:
-        """The failing run with the fewest switches that a search finds.
+        """The failing run with the fewest switches that a search finds; None if none fails: it is not the order then.
 
         Failing need not grow with the number, so this is a number that fails, beside one that doesn't, below any that
         was tried.
-
-        Returns:
-            None if no number of switches fails: then the failure is not the schedule's.
         """
         passes, fails = 0, 1
         found = self.run(seed, fails)
@@ -127,24 +119,18 @@ class Explorer:
         return found
 
 
-def _seeds(first: int, count: int, end: float | None) -> Iterator[int]:
-    for seed in range(first, first + count):
-        if end is not None and time.monotonic() >= end:
-            return
-        yield seed
-
-
 def _run_all(explorer: Explorer, arguments: argparse.Namespace) -> list[tuple[int, Run]]:
     """Runs the seeds, ``--jobs`` of them at once, and reports each that fails. Returns all runs, by seed."""
     end = None if arguments.time is None else time.monotonic() + arguments.time
-    seeds = _seeds(arguments.first_seed, arguments.seeds, end)
+    seeds = iter(range(arguments.first_seed, arguments.first_seed + arguments.seeds))
     done: list[tuple[int, Run]] = []
     stop = threading.Event()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         running: dict[Future[Run], int] = {}
 
         def start_one() -> None:
-            seed = None if stop.is_set() else next(seeds, None)
+            is_over = stop.is_set() or (end is not None and time.monotonic() >= end)
+            seed = None if is_over else next(seeds, None)
             if seed is not None:
                 running[pool.submit(explorer.run, seed)] = seed
 

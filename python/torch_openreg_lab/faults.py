@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from contextlib import ContextDecorator
-from types import TracebackType
 from typing import Any
 
 from torch_openreg import _C
@@ -52,9 +51,7 @@ class faults(ContextDecorator):
         self._running.append(_C._faults_begin(self.plan))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Ends it."""
         handle = self._running.pop()
         self._hits += _C._faults_hits(handle)

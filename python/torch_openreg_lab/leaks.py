@@ -90,10 +90,6 @@ def _address(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _is_tensor(value: object) -> bool:
-    return issubclass(type(value), torch.Tensor)  # isinstance() would ask proxies of other libraries
-
-
 def reachable(values: Iterable[object]) -> set[int]:
     """Addresses of tensors that these values hold: in containers and attributes, not through classes and modules."""
     seen: set[int] = set()
@@ -133,34 +129,25 @@ def _holder(value: object) -> str | None:
     return None
 
 
-def _tensors(addresses: set[int]) -> Iterator[torch.Tensor]:
-    for value in gc.get_objects():
-        if _is_tensor(value) and _address(value) in addresses:
-            yield value
-
-
 def _describe_blocks(blocks: dict[int, tuple[int, int]]) -> Iterator[str]:
     for device in sorted({device for device, _ in blocks.values()}):
         sizes = [size for where, size in blocks.values() if where == device]
         yield f"{len(sizes)} block(s) of device memory on {device_name()}:{device}, {sum(sizes)} bytes"
-    shown = 0
     told: set[int] = set()
-    for tensor in _tensors(set(blocks)):
-        if shown < _SHOWN and _address(tensor) not in told:
-            told.add(_address(tensor))
-            shown += 1
-            holder = _holder(tensor)
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            yield f"  {dtype}{list(tensor.shape)} on {tensor.device}" + (f", held by {holder}" if holder else "")
+    for value in gc.get_objects():
+        # isinstance() would ask proxies of other libraries.
+        address = _address(value) if issubclass(type(value), torch.Tensor) else 0
+        if len(told) < _SHOWN and address in blocks.keys() - told:
+            told.add(address)
+            holder = _holder(value)
+            dtype = str(value.dtype).removeprefix("torch.")
+            yield f"  {dtype}{list(value.shape)} on {value.device}" + (f", held by {holder}" if holder else "")
 
 
 def describe(before: Inventory, now: Inventory, excused: set[int]) -> list[str]:
-    """Says what a test has left on the devices.
+    """Says what a test, which began with `before`, and its fixtures have left on the devices.
 
-    Args:
-        before: When the test began.
-        now: When it and its fixtures have ended.
-        excused: Addresses that belong to fixtures of modules, classes and sessions.
+    `excused` are addresses that belong to fixtures of modules, classes and sessions.
 
     Returns:
         One line of text for each kind of thing left, as ``2 event(s)``; below blocks, lines for their tensors. Empty

@@ -37,22 +37,18 @@ _OF_SIMULATOR = {
 }
 
 
-def _device_number(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MAX_DEVICES:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MAX_DEVICES}, but is {text!r}")
+def _number(text: str, least: int = 0, most: float = float("inf"), what: str = "a number") -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"must be {what}, but is {text!r}")
     return int(text)
+
+
+def _device_number(text: str) -> int:
+    return _number(text, 1, _MAX_DEVICES, f"a number from 1 to {_MAX_DEVICES}")
 
 
 def _seed(text: str) -> int | str:
-    if text != "random" and (not text.isdecimal() or int(text) >= 1 << 64):
-        raise argparse.ArgumentTypeError(f"must be a number below 2**64, or random, but is {text!r}")
-    return text if text == "random" else int(text)
-
-
-def _line_number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number, but is {text!r}")
-    return int(text)
+    return text if text == "random" else _number(text, most=(1 << 64) - 1, what="a number below 2**64, or random")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("error", "warn", "off"),
         help="what happens when a test leaves device memory, events or another current stream (warn)",
     )
-    add("--openreg-peaks", metavar="N", type=_line_number, default=5, help="tests in the list of peak memory (5)")
+    add("--openreg-peaks", metavar="N", type=_number, default=5, help="tests in the list of peak memory (5)")
 
 
 # ------------------------------------------------------------------------------------------------- the machine
@@ -86,11 +82,7 @@ def is_wanted(option: argparse.Namespace) -> bool:
 
 
 def variables(option: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that make the machine that the options describe.
-
-    Args:
-        option: What pytest has read.
-        environment: The process's.
+    """Returns the variables that make the machine that the options describe, in the process's environment.
 
     Raises:
         pytest.UsageError: An option of the simulator with another driver.

@@ -135,7 +135,8 @@ PyMethodDef methods[] = {
     {"_name_devices_cuda",
      _nameDevicesCuda,
      METH_O,
-     "True: to code outside of PyTorch, this backend's devices have the type cuda. Operators may run kernels for CUDA."},
+     "True: to code outside of PyTorch, this backend's devices have the type cuda. Operators may run kernels for "
+     "CUDA."},
     {"_sleep", _sleep, METH_VARARGS, "Keeps the current stream of a device busy for a time in nanoseconds."},
     {nullptr, nullptr, 0, nullptr},
 };

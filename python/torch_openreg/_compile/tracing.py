@@ -108,7 +108,8 @@ def register() -> None:
     rules[openreg.stream] = TorchInGraphFunctionVariable  # whose handler takes every interface's stream()
     for constant in (_device.get_device_properties, _device.get_device_name, _device.get_device_capability):
         rules[constant] = TorchInGraphFunctionVariable
-        constant_fold_functions[constant] = constant_fold_functions_need_guards[constant] = None  # of the current device
+        constant_fold_functions[constant] = None
+        constant_fold_functions_need_guards[constant] = None  # of the current device
     common_constant_types.add(_device.DeviceProperties)
     for function in (_device._exchange_device, _device._maybe_exchange_device):
         rules[function] = TorchInGraphFunctionVariable

@@ -19,21 +19,11 @@ thread = _ThreadState()
 
 
 @contextlib.contextmanager
-def in_factory() -> Iterator[None]:
-    """While a driver's factory is called."""
-    outer = thread.in_factory
-    thread.in_factory = True
+def during(what: str) -> Iterator[None]:
+    """While a driver's factory ("in_factory") or a plugin's function ("in_plugin") is called."""
+    outer = getattr(thread, what)
+    setattr(thread, what, True)
     try:
         yield
     finally:
-        thread.in_factory = outer
-
-
-@contextlib.contextmanager
-def in_plugin() -> Iterator[None]:
-    """While a plugin's function is called."""
-    thread.in_plugin = True
-    try:
-        yield
-    finally:
-        thread.in_plugin = False
+        setattr(thread, what, outer)

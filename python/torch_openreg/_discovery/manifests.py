@@ -35,10 +35,7 @@ def _options_in(manifest: dict[str, Any], path: Path) -> Any:
 
 
 def read(path: Path) -> tuple[Path, dict[str, Any]]:
-    """Reads a file.
-
-    Returns:
-        Path of the library, and the options.
+    """Reads a file: the path of the library, and the options.
 
     Raises:
         OSError: The file can't be read.

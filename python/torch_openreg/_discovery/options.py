@@ -22,13 +22,7 @@ def _as_text(key: str, value: Any) -> str:
 
 
 def options_as_text(options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Writes options as a driver reads them: a list as "3,1", a bool as "1" or "0".
-
-    Args:
-        options: Values by key; None is an empty mapping.
-
-    Returns:
-        Texts by key.
+    """Writes options as a driver reads them, texts by key: a list as "3,1", a bool as "1" or "0".
 
     Raises:
         TypeError: A key is no str, or a value of another type; the text names the key.

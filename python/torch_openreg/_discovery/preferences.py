@@ -36,15 +36,10 @@ KEY = "gpu_backend"
 _PATIENCE = 10.0  # seconds that another process may hold the lock of the file; writing it takes milliseconds
 
 _lock = threading.Lock()
+_after_fork.renew(globals(), _lock=threading.Lock)
 _snapshot: str | None = None
 _is_snapshot_taken = False
 _warned: set[str] = set()  # what was said of a file once is not said again
-
-
-@_after_fork.in_child
-def _remake_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
 
 
 def path_to_write() -> Path:
@@ -218,15 +213,10 @@ def _edit(path: Path, name: str | None) -> bool:
 
 
 def write(name: str | None) -> bool:
-    """Stores a name, or removes the one that is stored. All else in the file stays as it is.
+    """Stores a name, or with None removes the one that is stored. Returns whether the file was changed.
 
-    The file is replaced at once: readers see the old one or the new one, also after a crash at any moment.
-
-    Args:
-        name: The name; None removes it.
-
-    Returns:
-        Whether the file was changed.
+    All else in the file stays as it is. It is replaced at once: readers see the old one or the new one, also after a
+    crash at any moment.
 
     Raises:
         OSError: The file can't be read or written, another process keeps it locked, or it is that of the current

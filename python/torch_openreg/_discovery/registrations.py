@@ -46,13 +46,10 @@ class DriverRegistration:
 def register(
     registration: DriverRegistration, source: str | None = None, *, keep_failed: bool = False, named: bool = False
 ) -> DriverRegistration:
-    """Hands a registration to the runtime.
+    """Hands a registration to the runtime; `source` says in messages where it comes from.
 
-    Args:
-        registration: The registration.
-        source: Where it comes from, for messages.
-        keep_failed: A library that can't be loaded is no error here: the driver is known as a failed one.
-        named: Somebody has named it for this run: each failure is an error.
+    With `keep_failed` a library that can't be loaded is no error here: the driver is known as a failed one. With
+    `named` somebody has named it for this run: each failure is an error.
 
     Raises:
         RuntimeError: The runtime refuses it.
@@ -77,7 +74,7 @@ def _guarded(name: str, factory: Callable[[], Any]) -> Callable[[], Any]:
     """A factory that remembers what describes its devices, and can't wait for what waits for it."""
 
     def call() -> Any:
-        with callbacks.in_factory():
+        with callbacks.during("in_factory"):
             found = factory()
         if hasattr(found, "device_count"):
             descriptions[name] = found

@@ -46,6 +46,7 @@ _lock = threading.RLock()  # of what follows; held while a plugin's function is 
 _is_finished = False
 _installed = False
 _thread = threading.local()  # is_discovering
+_after_fork.renew(globals(), _lock=threading.RLock, _thread=threading.local)
 
 
 @dataclass
@@ -68,13 +69,6 @@ class Plugin:
 _plugins: dict[tuple[str, str], Plugin] = {}  # those that were tried
 
 
-@_after_fork.in_child
-def _remake_lock() -> None:
-    global _lock, _thread
-    _lock = threading.RLock()
-    _thread = threading.local()
-
-
 def found_plugins() -> list[Plugin]:
     """The plugins that discovery has tried, in order. Empty before it ran."""
     return list(_plugins.values())
@@ -83,13 +77,11 @@ def found_plugins() -> list[Plugin]:
 def _namespace() -> ModuleType | None:
     try:
         return importlib.import_module(NAMESPACE)
-    except ModuleNotFoundError as error:
-        if error.name == NAMESPACE:
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == NAMESPACE:
             _logger.debug("No %s namespace packages available", NAMESPACE)
         else:
             _logger.error("Failed to import %s: %s", NAMESPACE, shown(error))
-    except Exception as error:
-        _logger.error("Failed to import %s: %s", NAMESPACE, shown(error))
     return None
 
 
@@ -128,17 +120,12 @@ def _import(plugin: Plugin) -> ModuleType | Exception:
 
 
 def _tell_of_import(plugin: Plugin, error: Exception) -> None:
-    plugin.error = f"{type(error).__name__}: {error}"
+    plugin.error, name = f"{type(error).__name__}: {error}", shown(plugin.module)
     if isinstance(error, ModuleNotFoundError) and _is_missing(error, plugin.module):
-        _logger.warning(
-            "torch_openreg plugin configuration error: Plugin module %s does not exist", shown(plugin.module)
-        )
+        _logger.warning("torch_openreg plugin configuration error: Plugin module %s does not exist", name)
     else:
-        _logger.error(
-            "torch_openreg plugin configuration error: Plugin module %s could not be loaded",
-            shown(plugin.module),
-            exc_info=error,
-        )
+        text = "torch_openreg plugin configuration error: Plugin module %s could not be loaded"
+        _logger.error(text, name, exc_info=error)
 
 
 def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
@@ -151,19 +138,15 @@ def _resolve(module: ModuleType, function: str) -> Callable[[], Any]:
 
 
 def _initialize(plugin: Plugin, module: ModuleType) -> None:
-    start = time.monotonic()
+    start, name = time.monotonic(), shown(f"{plugin.module}.{plugin.function}")
     try:
-        with callbacks.in_plugin():
+        with callbacks.during("in_plugin"):
             _resolve(module, plugin.function)()
     except Exception as error:
         plugin.error = f"{type(error).__name__}: {error}"
-        _logger.exception(
-            "torch_openreg plugin configuration error: Exception when calling %s()",
-            shown(f"{plugin.module}.{plugin.function}"),
-        )
+        _logger.exception("torch_openreg plugin configuration error: Exception when calling %s()", name)
     seconds = time.monotonic() - start
     if seconds > _SLOW_SECONDS:
-        name = shown(f"{plugin.module}.{plugin.function}")
         _logger.debug("%s() took %.1f s; it should only register", name, seconds)
 
 

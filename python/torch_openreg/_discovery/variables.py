@@ -36,8 +36,7 @@ def known_variables(drivers: Iterable[str]) -> set[str]:
 def unread(drivers: Iterable[str]) -> dict[str, str]:
     """The variables of this process that nothing reads, each with the one that may be meant, or "".
 
-    Args:
-        drivers: Names of the drivers that are known; what their options are only they know, but for ``sim``.
+    What the options of the known drivers are only these know, but for ``sim``.
     """
     drivers = list(drivers)
     known = known_variables(drivers)

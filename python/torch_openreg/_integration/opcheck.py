@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``torch.library.opcheck()`` of tensors on the device: PyTorch's check of autograd registration knows CPU, CUDA and XPU.
+"""``torch.library.opcheck()`` of tensors on the device, which PyTorch's check of autograd registration doesn't know.
 
 Imported when PyTorch has executed ``torch.testing._internal.optests.autograd_registration``.
 """
@@ -38,8 +38,8 @@ def register() -> None:
             results = _tensors(op(*args, **kwargs))
         if any(result.requires_grad and all(result is not one for one in given) for result in results):
             raise AssertionError(
-                f"{op.name()}: a result requires a gradient, but the operator has no kernel at an autograd key. Register "
-                'its torch.autograd.Function with "Autograd", not with a device, or the gradients may be wrong.'
+                f"{op.name()}: a result requires a gradient, but the operator has no kernel at an autograd key. "
+                'Register its torch.autograd.Function with "Autograd", not with a device.'
             )
 
     autograd_registration.autograd_registration_check = check

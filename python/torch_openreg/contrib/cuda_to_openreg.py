@@ -54,6 +54,11 @@ _operators: list[torch.library.Library] = []
 _memory = _cuda_persona.Memory()
 _persona: _cuda_persona.Persona | None = None
 
+# Which PyTorch doesn't list.
+_OTHER_FACTORIES = (
+    *("asarray", "from_file", "frombuffer", "normal"),
+    *("_efficientzerotensor", "_empty_affine_quantized", "_empty_per_channel_affine_quantized"),
+)
 _TENSOR_METHODS = ("to", "type", "new_tensor", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 _AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "_is_autocast_available")
 # Submodules of torch.cuda whose functions torch.openreg has in itself, and those that are redirected one by one.
@@ -219,9 +224,10 @@ def _redirect_tensors() -> None:
         for name in dir(owner):
             if id(getattr(owner, name)) in makers or name.endswith("_like"):
                 _replace_by(functools.partial(Factory, owner.__name__), owner, name)
-    _replace_by(functools.partial(Factory, "torch"), torch, "asarray", "from_file", "frombuffer")
+    _replace_by(functools.partial(Factory, "torch"), torch, *_OTHER_FACTORIES)
+    _replace_by(_translating, torch.nested, "nested_tensor", "as_nested_tensor")
     _replace_by(_translating, torch, "set_default_device")
-    _replace_by(_translating, torch.Tensor, *_TENSOR_METHODS)
+    _replace_by(_translating, torch.Tensor, *_TENSOR_METHODS, "pin_memory", "is_pinned")
 
     def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **keywords: Any) -> torch.Tensor:
         """Tensor.cuda(), on openreg."""
@@ -232,7 +238,7 @@ def _redirect_tensors() -> None:
 
     _replace(torch.Tensor, "cuda", cuda)
     _replace(torch.Tensor, "is_cuda", property(lambda self: self.device.type == device_name()))
-    for storage in (torch.storage._StorageBase, torch.storage.TypedStorage):
+    for storage in (torch.storage._StorageBase, torch.UntypedStorage, torch.storage.TypedStorage):
         _replace(storage, "cuda", _translating(getattr(storage, device_name())))
         _replace(storage, "is_cuda", property(lambda self: self.device.type == device_name()))
 
@@ -268,7 +274,14 @@ def _counterpart(name: str) -> Any:
     value = getattr(torch.openreg, name, _MISSING)
     if isinstance(value, types.ModuleType):
         return _MISSING
-    if isinstance(value, type) and name in ("Stream", "Event", "StreamContext", "device", "device_of"):
+    if isinstance(value, type) and name in (
+        "Stream",
+        "ExternalStream",
+        "Event",
+        "StreamContext",
+        "device",
+        "device_of",
+    ):
         return Facade(value, name, "torch.cuda")
     return _translating_value(value) if not isinstance(value, type) else value
 
@@ -313,7 +326,9 @@ def _redirect_cuda() -> None:
     _replace(cuda, "_exchange_device", lambda index: torch.openreg._exchange_device(index) if index >= 0 else -1)
     _replace(torch.openreg.Stream, "cuda_stream", torch.Stream.native_handle)
     _replace(torch, "get_device_module", get_device_module)
+    _replace(cuda, "get_stream_from_external", _counterpart("ExternalStream"))
     _redirect_properties()
+    _redirect_indices()
     _redirect_events()
     _redirect_nvtx()
     _redirect_graphs()
@@ -337,6 +352,21 @@ def _redirect_properties() -> None:
     _replace(torch.cuda, "_sleep", lambda cycles: _cuda_persona.sleep(cycles, _persona))
     if _persona is not None:
         _cuda_persona.take_on(_persona, lambda owner, name, value: _replace(owner, name, _translating_value(value)))
+
+
+def _redirect_indices() -> None:
+    """Functions whose devices are text in a list, and those that return an index."""
+    fork = torch.random.fork_rng
+
+    @functools.wraps(fork)
+    def fork_rng(devices: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        return fork(
+            None if devices is None else _all_translated(list(devices)), *arguments, **_each_translated(keywords)
+        )
+
+    _replace(torch.random, "fork_rng", fork_rng)
+    for owner in (torch.cuda, torch.cuda._utils):
+        _replace(owner, "_get_device_index", _translating(torch._utils._get_device_index))
 
 
 def _redirect_events() -> None:

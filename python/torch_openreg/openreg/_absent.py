@@ -29,11 +29,8 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("clock_rate", "memory_usage", "power_draw", "temperature", "utilization"), _LOAD),
     **dict.fromkeys(
         (
-            f"{kind}Storage"
-            for kind in (
-                *("BFloat16", "Bool", "Byte", "Char", "ComplexDouble", "ComplexFloat"),
-                *("Double", "Float", "Half", "Int", "Long", "Short"),
-            )
+            *("BFloat16Storage", "BoolStorage", "ByteStorage", "CharStorage", "ComplexDoubleStorage", "DoubleStorage"),
+            *("ComplexFloatStorage", "FloatStorage", "HalfStorage", "IntStorage", "LongStorage", "ShortStorage"),
         ),
         _LEGACY_STORAGE,
     ),
@@ -51,8 +48,7 @@ REASONS: dict[str, str] = {
         "code generators are registered when inductor is imported, not found on the module; torch.compile works",
     ),
     **dict.fromkeys(
-        ("set_rng_ctx", "unset_rng_ctx"),
-        "PyTorch asks for them on its hpu devices, whose generators are unlike others",
+        ("set_rng_ctx", "unset_rng_ctx"), "PyTorch asks for them on its hpu devices, whose generators are unlike others"
     ),
     "CUDAPluggableAllocator": "memory comes from the driver; another allocator belongs in a driver of its own",
     "get_stream_from_external": f"wrap the other library's stream with torch.{_NAME}.ExternalStream",

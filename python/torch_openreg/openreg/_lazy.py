@@ -13,15 +13,10 @@ from torch_openreg import _C, _after_fork
 from torch_openreg._discovery import callbacks, process, search
 
 _lock = threading.RLock()
+_after_fork.renew(globals(), _lock=threading.RLock)
 _initializing = False  # only the owner of the lock sees True
 # Calls that need the devices but must not open them (a seed set beforehand), run when the devices are opened.
 _waiting: list[Callable[[], None]] = []
-
-
-@_after_fork.in_child
-def _remake_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
 
 
 def _is_in_bad_fork() -> bool:
@@ -91,9 +86,7 @@ def _lazy_init() -> None:
 def _lazy_call(call: Callable[[], None], replaces_waiting: bool = False) -> None:
     """Runs a call now if the devices are open, else as soon as they are.
 
-    Args:
-        call: The call.
-        replaces_waiting: It undoes what every call that still waits would do, so these are dropped.
+    `replaces_waiting`: it undoes what every call that still waits would do, so these are dropped.
     """
     with _lock:
         if not is_initialized():

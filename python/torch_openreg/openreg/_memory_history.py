@@ -7,6 +7,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,17 +19,15 @@ from torch_openreg.openreg._utils import Device, _get_valid_index
 
 _NAME = device_name()
 
+__all__ = [
+    *("_allocation_traceback", "_annotate_tensor", "_attach_out_of_memory_observer", "_dump_snapshot"),
+    *("_get_memory_metadata", "_memory_metadata_supported", "_record_memory_history", "_save_memory_usage"),
+    *("_save_segment_usage", "_set_memory_metadata", "_snapshot"),
+]
+
 _ACTIONS = (
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "snapshot",
-    "oom",
-    "annotate",
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"),
+    *("segment_map", "segment_unmap", "snapshot", "oom", "annotate"),
 )
 
 
@@ -127,9 +126,7 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle", augment_with_fx_trace
     Raises:
         OSError: The file cannot be written.
     """
-    snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
-    with open(filename, "wb") as file:
-        pickle.dump(snapshot, file)
+    Path(filename).write_bytes(pickle.dumps(_snapshot(augment_with_fx_traces=augment_with_fx_traces)))
 
 
 def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
@@ -138,8 +135,7 @@ def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] |
     Raises:
         OSError: The file cannot be written.
     """
-    with open(filename, "w") as file:
-        file.write(_memory_viz.segments(snapshot if snapshot is not None else _snapshot()))
+    Path(filename).write_text(_memory_viz.segments(snapshot if snapshot is not None else _snapshot()))
 
 
 def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
@@ -148,8 +144,7 @@ def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | 
     Raises:
         OSError: The file cannot be written.
     """
-    with open(filename, "w") as file:
-        file.write(_memory_viz.memory(snapshot if snapshot is not None else _snapshot()))
+    Path(filename).write_text(_memory_viz.memory(snapshot if snapshot is not None else _snapshot()))
 
 
 def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:

@@ -85,12 +85,8 @@ class MemPool:
         Args:
             include_traces: As by torch.cuda: the result has no traces either way.
         """
-        return _segments_of_pool(self._id)
-
-
-def _segments_of_pool(pool_id: tuple[int, int]) -> list[dict[str, Any]]:
-    segments = _C._memory_snapshot(list(range(_C._get_device_count())), False)["segments"]
-    return [segment for segment in segments if segment["segment_pool_id"] == pool_id]
+        segments = _C._memory_snapshot(list(range(_C._get_device_count())), False)["segments"]
+        return [segment for segment in segments if segment["segment_pool_id"] == self._id]
 
 
 @contextlib.contextmanager

@@ -19,11 +19,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Returns whether torch.bfloat16 tensors work.
-
-    Args:
-        including_emulation: As in torch.cuda; makes no difference here.
-    """
+    """Returns whether torch.bfloat16 tensors work: always, whether torch.cuda would count emulation or not."""
     return True
 
 
@@ -59,14 +55,7 @@ class GradScaler(torch.amp.GradScaler):
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
-        super().__init__(
-            _NAME,
-            init_scale=init_scale,
-            growth_factor=growth_factor,
-            backoff_factor=backoff_factor,
-            growth_interval=growth_interval,
-            enabled=enabled,
-        )
+        super().__init__(_NAME, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
 def custom_fwd(fwd: Any = None, *, cast_inputs: torch.dtype | None = None) -> Any:
@@ -80,9 +69,5 @@ def custom_fwd(fwd: Any = None, *, cast_inputs: torch.dtype | None = None) -> An
 
 
 def custom_bwd(bwd: Any = None) -> Any:
-    """``torch.amp.custom_bwd()`` with this device type, for ``backward`` of an autograd function.
-
-    Args:
-        bwd: The function; without it a decorator is returned.
-    """
+    """``torch.amp.custom_bwd()`` with this device type, for ``backward`` of an autograd function; a decorator, too."""
     return _custom_bwd(bwd, device_type=_NAME)

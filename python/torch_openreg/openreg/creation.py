@@ -16,13 +16,7 @@ from torch_openreg.openreg._device_handling import handle_device
 from torch_openreg.openreg._utils import Device
 from torch_openreg.openreg.defaults import default_device, default_dtype
 
-__all__ = [
-    "Generator",
-    "as_tensor",
-    "from_buffer",
-    "from_numpy",
-    "full",
-]
+__all__ = ["Generator", "as_tensor", "from_buffer", "from_numpy", "full"]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,12 +76,7 @@ def from_numpy(array: np.ndarray[Any, Any], *, dtype: torch.dtype | None = None,
 
 @handle_device
 def from_buffer(
-    buffer: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    count: int = -1,
-    offset: int = 0,
-    device: Device = None,
+    buffer: Any, *, dtype: torch.dtype | None = None, count: int = -1, offset: int = 0, device: Device = None
 ) -> torch.Tensor:
     """Returns a one-dimensional tensor with the values in a buffer. On the CPU it shares the buffer's memory.
 
@@ -108,9 +97,6 @@ def from_buffer(
 @handle_device
 def Generator(*, device: Device = None) -> torch.Generator:
     """Returns a new random number generator of a device; of the default device if None.
-
-    Args:
-        device: Device of the generator.
 
     Raises:
         RuntimeError, ValueError, TypeError: No such device.

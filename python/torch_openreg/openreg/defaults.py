@@ -19,13 +19,7 @@ from torch.utils._device import DeviceContext
 from torch_openreg import _C
 from torch_openreg.openreg._utils import Device, _get_device_index, _index_of_name, _raise_out_of_range
 
-__all__ = [
-    "as_device",
-    "default_device",
-    "default_dtype",
-    "dev",
-    "set_default_device",
-]
+__all__ = ["as_device", "default_device", "default_dtype", "dev", "set_default_device"]
 
 _TYPE = device_name()
 # A device of the process; one without an index is the calling thread's current device. None: the CPU.
@@ -97,14 +91,7 @@ def _first_tensor(item: Any) -> torch.Tensor | None:
 
 
 def dev(x: torch.Tensor) -> torch.device:
-    """Returns the device of a tensor.
-
-    Args:
-        x: The tensor.
-
-    Raises:
-        TypeError: Not a tensor.
-    """
+    """Returns the device of a tensor; a TypeError if it is none."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"Expected a tensor, but got {type(x).__name__}: {x!r}.")
     return x.device

@@ -14,6 +14,7 @@ from torch_openreg._build_info import OPENREG_VERSION, TORCH_VERSION
 from torch_openreg._discovery import preferences, search, variables
 from torch_openreg.openreg import _lazy
 from torch_openreg.openreg.drivers import _records
+from torch_openreg.openreg.selection import _open
 
 __all__ = ["diagnose"]
 
@@ -63,10 +64,7 @@ def _open_all() -> str:
         failure = str(error)
     for record in _shown():
         if record["state"] not in ("open", "failed"):
-            try:
-                _C._open_driver(record["name"])
-            except (RuntimeError, NotImplementedError, MemoryError):
-                continue  # the runtime remembers why
+            _open(record["name"])
     return failure
 
 

@@ -307,9 +307,6 @@ def _reason(record: dict[str, Any]) -> str:
 def driver_info(driver: str | Driver) -> dict[str, Any]:
     """Returns all that is known of a driver. Opens nothing.
 
-    Args:
-        driver: Its name, or an alias.
-
     Returns:
         ``name``, ``state`` ("found", "loaded", "open", "failed"), ``source``, ``path``, ``version``, ``priority``,
         ``device_count`` (-1: not known yet), ``message`` (why it failed), and more.
@@ -322,11 +319,7 @@ def driver_info(driver: str | Driver) -> dict[str, Any]:
 
 
 def expand_driver_alias(name: str) -> list[str]:
-    """Returns the names that a name means: "gpu" gives ["cuda", "hip"], any other gives itself.
-
-    Args:
-        name: A name; it need not be known.
-    """
+    """Returns the names that a name, known or not, means: "gpu" gives ["cuda", "hip"], any other gives itself."""
     return _C._expand_driver(name) or [name]
 
 
@@ -409,22 +402,14 @@ def global_device_count() -> int:
 
 
 def process_index(driver: str | Driver | None = None) -> int:
-    """Returns the number of this process in a distributed program: its rank, 0 without torch.distributed.
-
-    Args:
-        driver: A driver that works; the number is the same for all.
-    """
+    """Returns this process's rank in a distributed program, 0 without torch.distributed; the same for each driver."""
     if driver is not None:
         get_driver(driver)
     return process.index_and_count()[0]
 
 
 def process_count(driver: str | Driver | None = None) -> int:
-    """Returns the number of processes of a distributed program: 1 without torch.distributed.
-
-    Args:
-        driver: A driver that works; the number is the same for all.
-    """
+    """Returns how many processes a distributed program has, 1 without torch.distributed; the same for each driver."""
     if driver is not None:
         get_driver(driver)
     return process.index_and_count()[1]
@@ -493,13 +478,8 @@ def driver_topology(driver: str, topology_name: str = "", **options: Any) -> Top
             raise NotImplementedError(f"topology not implemented for {name}")
         return made if isinstance(made, Topology) else Topology(made)
     found, peers = _C._driver_topology(name, topology_name, options_as_text(options))
-    return Topology(
-        (
-            DeviceInfo(index, process_index=process_index(), **{key: properties[key] for key in _PROPERTIES})
-            for index, properties in enumerate(found)
-        ),
-        peers,
-    )
+    properties = ({key: each[key] for key in _PROPERTIES} for each in found)
+    return Topology((DeviceInfo(i, process_index=process_index(), **each) for i, each in enumerate(properties)), peers)
 
 
 def _options_from_env(name: str) -> dict[str, Any]:

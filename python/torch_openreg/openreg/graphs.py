@@ -17,13 +17,7 @@ from torch_openreg.openreg import streams
 from torch_openreg.openreg._device import synchronize
 from torch_openreg.openreg._lazy import is_initialized
 
-__all__ = [
-    "OpenRegGraph",
-    "graph",
-    "graph_pool_handle",
-    "is_current_stream_capturing",
-    "make_graphed_callables",
-]
+__all__ = ["OpenRegGraph", "graph", "graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables"]
 
 _NAME = device_name()
 

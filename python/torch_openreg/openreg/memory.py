@@ -22,20 +22,8 @@ from _torch_openreg_device_name import device_name
 from typing_extensions import deprecated
 
 from torch_openreg import _C
-from torch_openreg.openreg._memory_history import (
-    _allocation_traceback,
-    _annotate_tensor,
-    _attach_out_of_memory_observer,
-    _dump_snapshot,
-    _get_memory_metadata,
-    _memory_metadata_supported,
-    _record_memory_history,
-    _save_memory_usage,
-    _save_segment_usage,
-    _set_memory_metadata,
-    _snapshot,
-)
-from torch_openreg.openreg._memory_pools import MemPool, _segments_of_pool, use_mem_pool
+from torch_openreg.openreg._memory_history import *  # noqa: F403  # what tools look up by the names of torch.cuda.memory
+from torch_openreg.openreg._memory_pools import MemPool, use_mem_pool
 from torch_openreg.openreg._utils import Device, _get_valid_index
 
 _NAME = device_name()
@@ -75,21 +63,6 @@ __all__ = [
     "set_per_process_memory_fraction",
     "use_mem_pool",
 ]
-
-# What tools look up under the names of torch.cuda.memory.
-_PRIVATE = (
-    _allocation_traceback,
-    _annotate_tensor,
-    _attach_out_of_memory_observer,
-    _dump_snapshot,
-    _get_memory_metadata,
-    _memory_metadata_supported,
-    _record_memory_history,
-    _save_memory_usage,
-    _save_segment_usage,
-    _set_memory_metadata,
-    _snapshot,
-)
 
 
 def _flatten(nested: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
@@ -149,29 +122,26 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 
 def reset_max_memory_allocated(device: Device = None) -> None:
     """Calls reset_peak_memory_stats(), with the warning that torch.cuda gives."""
-    warnings.warn(
-        f"torch.{_NAME}.reset_max_memory_allocated now calls torch.{_NAME}.reset_peak_memory_stats, "
-        "which resets /all/ peak memory stats.",
-        FutureWarning,
-        stacklevel=2,
-    )
-    reset_peak_memory_stats(device)
+    _reset_maximum("allocated", device)
 
 
 def reset_max_memory_cached(device: Device = None) -> None:
     """Calls reset_peak_memory_stats(), with the warning that torch.cuda gives."""
+    _reset_maximum("cached", device)
+
+
+def _reset_maximum(of: str, device: Device) -> None:
     warnings.warn(
-        f"torch.{_NAME}.reset_max_memory_cached now calls torch.{_NAME}.reset_peak_memory_stats, "
+        f"torch.{_NAME}.reset_max_memory_{of} now calls torch.{_NAME}.reset_peak_memory_stats, "
         "which resets /all/ peak memory stats.",
         FutureWarning,
-        stacklevel=2,
+        stacklevel=3,
     )
     reset_peak_memory_stats(device)
 
 
 @deprecated(
-    f"`torch.{_NAME}.memory_cached` has been renamed to `torch.{_NAME}.memory_reserved`",
-    category=FutureWarning,
+    f"`torch.{_NAME}.memory_cached` has been renamed to `torch.{_NAME}.memory_reserved`", category=FutureWarning
 )
 def memory_cached(device: Device = None) -> int:
     """Deprecated name of memory_reserved(), as in torch.cuda."""
@@ -179,8 +149,7 @@ def memory_cached(device: Device = None) -> int:
 
 
 @deprecated(
-    f"`torch.{_NAME}.max_memory_cached` has been renamed to `torch.{_NAME}.max_memory_reserved`",
-    category=FutureWarning,
+    f"`torch.{_NAME}.max_memory_cached` has been renamed to `torch.{_NAME}.max_memory_reserved`", category=FutureWarning
 )
 def max_memory_cached(device: Device = None) -> int:
     """Deprecated name of max_memory_reserved(), as in torch.cuda."""
@@ -269,9 +238,6 @@ def caching_allocator_alloc(
 def caching_allocator_delete(mem_ptr: int) -> None:
     """Frees what caching_allocator_alloc() has returned. 0 is accepted.
 
-    Args:
-        mem_ptr: The address.
-
     Raises:
         RuntimeError: No live block starts there.
     """
@@ -279,13 +245,10 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Switches caching on or off, for all devices. It is on at the start.
+    """Switches caching on or off from now on, for all devices. It is on at the start.
 
     Without it every tensor has a segment of its own, in multiples of 2 MiB, which goes back to the device as soon as
     the tensor is gone: for debugging the use of memory.
-
-    Args:
-        value: Whether it is on from now on.
     """
     _C._set_caching(bool(value))
 
@@ -332,9 +295,6 @@ def get_allocator_backend() -> str:
 def change_current_allocator(allocator: object) -> None:
     """Exists because torch.cuda has it.
 
-    Args:
-        allocator: What torch.cuda would take.
-
     Raises:
         NotImplementedError: Always. A driver brings its own memory, so another allocator belongs there.
     """
@@ -375,13 +335,9 @@ def memory_snapshot(
     """
     if isinstance(device, tuple):
         device, mempool_id = None, device
-    if mempool_id is not None:
-        segments = _segments_of_pool(mempool_id)
-        index = None if device is None else _get_valid_index(device)
-        return [segment for segment in segments if index is None or segment["device"] == index]
     indices = range(_C._get_device_count()) if device is None else (_get_valid_index(device),)
     segments = _C._memory_snapshot(list(indices), False)["segments"]
-    return segments
+    return [segment for segment in segments if mempool_id is None or segment["segment_pool_id"] == mempool_id]
 
 
 def _format_size(size: int) -> str:
@@ -412,12 +368,7 @@ _FIGURES = ("current", "peak", "allocated", "freed")
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """Returns the statistics as a readable table.
-
-    Args:
-        device: The device; the current one if None.
-        abbreviated: Leaves out the lines of the single pools.
-    """
+    """Returns the statistics as a readable table; `abbreviated` leaves out the lines of the single pools."""
     index = _get_valid_index(device)
     stats = memory_stats(index)
     width = 79

@@ -94,15 +94,8 @@ def set_operator_policy(policy: str, mode: str = "staged", operators: Sequence[s
 def operator_policy(policy: str, mode: str = "staged", operators: Sequence[str] | None = None) -> Iterator[None]:
     """Context manager: :func:`set_operator_policy` inside ``with``, and the policy before it again at the end.
 
-    The policy is that of the process, so it holds for other threads too, backward passes among them.
-
-    Args:
-        policy: "allow", "warn" or "forbid".
-        mode: "native", "aliased" or "staged".
-        operators: Names without overload; None: all.
-
-    Raises:
-        ValueError, TypeError: As set_operator_policy().
+    The policy is that of the process, so it holds for other threads too, backward passes among them. Parameters and
+    errors are those of :func:`set_operator_policy`.
     """
     before = _C._operator_rules()
     set_operator_policy(policy, mode, operators)
@@ -143,9 +136,8 @@ def operator_report() -> str:
     """
     stats = operator_stats()
     rows: list[tuple[str, ...]] = [("mode", "operator", "calls", "seconds", "copied", "")]
-    rows += _rows("staged", stats["staged"])
-    rows += _rows("native", stats["native"])
-    rows += _rows("aliased", stats["aliased"])
+    for mode in ("staged", "native", "aliased"):
+        rows += _rows(mode, stats[mode])
     rows.append(("aliased", "all", str(stats["aliased_calls"]), "", "0 B", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [f"{device_name()} operators"]

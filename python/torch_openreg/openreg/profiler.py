@@ -67,10 +67,8 @@ class Range:
             end=fields["device_end"],
             call_begin=fields["host_begin"],
             call_end=fields["host_end"],
-            **{
-                name: fields[name]
-                for name in ("name", "device", "stream", "source", "destination", "bytes", "call", "thread")
-            },
+            **{key: fields[key] for key in ("name", "device", "stream", "source", "destination")},
+            **{key: fields[key] for key in ("bytes", "call", "thread")},
         )
 
 

@@ -61,11 +61,15 @@ def _get_generator(device: torch.device) -> torch.Generator:
     return default_generators[_get_valid_index(device)]
 
 
-def get_rng_state(device: Device = _NAME) -> Tensor:
-    """Returns the state of a device's generator, as a tensor of bytes on the CPU."""
+def _generator_of(device: Device) -> torch.Generator:
     index = _get_valid_index(device)
     _lazy._lazy_init()
-    return _C._get_default_generator(index).get_state()
+    return _C._get_default_generator(index)
+
+
+def get_rng_state(device: Device = _NAME) -> Tensor:
+    """Returns the state of a device's generator, as a tensor of bytes on the CPU."""
+    return _generator_of(device).get_state()
 
 
 def get_rng_state_all() -> list[Tensor]:
@@ -83,9 +87,7 @@ def set_rng_state(new_state: Tensor, device: Device = _NAME) -> None:
     Raises:
         RuntimeError: There is no such device, or it is no such state.
     """
-    index = _get_valid_index(device)
-    _lazy._lazy_init()
-    _C._get_default_generator(index).set_state(new_state)
+    _generator_of(device).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
@@ -120,14 +122,12 @@ def manual_seed_all(seed: int) -> None:
 
 def seed() -> int:
     """Seeds the generator of this thread's current device with a random number."""
-    _lazy._lazy_init()
-    return _C._get_default_generator(_C._get_device()).seed()
+    return _generator_of(None).seed()
 
 
 def seed_all() -> int:
     """Seeds the generator of every device with one random number."""
-    _lazy._lazy_init()
-    chosen = _C._get_default_generator(0).seed()
+    chosen = _generator_of(0).seed()
     for index in range(1, _C._get_device_count()):
         _seed_device(index, chosen)
     return chosen
@@ -135,8 +135,7 @@ def seed_all() -> int:
 
 def initial_seed() -> int:
     """Returns the seed of the generator of this thread's current device."""
-    _lazy._lazy_init()
-    return _C._get_default_generator(_C._get_device()).initial_seed()
+    return _generator_of(None).initial_seed()
 
 
 def _seed_device(index: int, seed: int) -> None:

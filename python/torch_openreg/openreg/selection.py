@@ -49,14 +49,9 @@ _CPU = torch.device("cpu")
 _ACCELERATOR = torch.device(device_name())  # without an index: it follows the thread's current device
 
 _lock = threading.RLock()
+_after_fork.renew(globals(), _lock=threading.RLock)
 _gpu_device: torch.device | None = None  # what gpu_device() has found
 _gpu_device_of = -1  # the selection's "requests" when it had
-
-
-@_after_fork.in_child
-def _remake_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
 
 
 class DeviceSelectionError(RuntimeError):
@@ -64,10 +59,7 @@ class DeviceSelectionError(RuntimeError):
 
 
 def canonical_name(name: str) -> str:
-    """Returns a driver's name in lower case, with synonyms resolved: "AMDGPU" gives "hip".
-
-    Args:
-        name: A name; it need not be known.
+    """Returns a driver's name, which need not be known, in lower case, with synonyms resolved: "AMDGPU" gives "hip".
 
     Raises:
         ValueError: No driver can have that name.
@@ -207,7 +199,7 @@ def gpu_device(*, force_gpu_usage: bool = False, driver: str | Driver | None = N
         RuntimeError: A driver that the program or the environment names doesn't work.
     """
     if driver is not None:
-        return _device_of(driver, 0)
+        return driver_device(driver)
     global _gpu_device, _gpu_device_of
     found = _known_gpu_device(force_gpu_usage)
     if found is not None:
@@ -243,10 +235,6 @@ def driver_device(driver: str | Driver, index: int = 0) -> torch.device:
         DeviceSelectionError: The driver is unknown, doesn't work, or isn't active. The text says why, or what to call.
         RuntimeError: It has no such device.
     """
-    return _device_of(driver, index)
-
-
-def _device_of(driver: str | Driver, index: int) -> torch.device:
     name = _name_of(driver)
     if not _C._is_initialized():
         try:

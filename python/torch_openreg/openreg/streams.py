@@ -49,9 +49,7 @@ class Stream(torch.Stream):
         ValueError: A device of another type.
     """
 
-    def __new__(  # noqa: D102
-        cls, device: Device = None, priority: int = 0, **kwargs: Any
-    ) -> Stream:
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:  # noqa: D102
         if "stream_id" in kwargs:
             return super().__new__(cls, priority=priority, **kwargs)
         index = _get_device_index(device, optional=True)
@@ -156,12 +154,7 @@ class Event(torch.Event):
     _index: int | None = None  # torch.Event keeps no index before the first record
 
     def __new__(  # noqa: D102
-        cls,
-        device: Device = None,
-        *,
-        enable_timing: bool = False,
-        blocking: bool = False,
-        interprocess: bool = False,
+        cls, device: Device = None, *, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> Event:
         if interprocess:
             _reject_sharing()
@@ -196,10 +189,7 @@ class Event(torch.Event):
         Args:
             stream: The stream; the current one of the current device if None.
         """
-        if stream is None:
-            super().wait()
-        else:
-            super().wait(stream)
+        super().wait(stream)
 
     def query(self) -> bool:
         """Returns whether the mark was passed, or there is none."""
@@ -233,23 +223,16 @@ class Event(torch.Event):
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Event:
         """Refused, as ipc_handle().
 
-        Args:
-            device: As in torch.cuda.Event.
-            handle: As in torch.cuda.Event.
-
         Raises:
             NotImplementedError: Always.
         """
         _reject_sharing()
 
 
-def _own(stream: torch.Stream) -> Stream:
-    return Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
-
-
 def current_stream(device: Device = None) -> Stream:
     """Returns this thread's current stream of a device."""
-    return _own(torch._C._accelerator_getStream(_get_valid_index(device)))
+    current = torch._C._accelerator_getStream(_get_valid_index(device))
+    return Stream(stream_id=current.stream_id, device_index=current.device_index, device_type=_DEVICE_TYPE)
 
 
 def default_stream(device: Device = None) -> Stream:
@@ -316,9 +299,5 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """Returns a context manager that makes a stream current; see StreamContext.
-
-    Args:
-        stream: The stream. None changes nothing.
-    """
+    """Returns a context manager that makes a stream current; see StreamContext. None changes nothing."""
     return StreamContext(stream)

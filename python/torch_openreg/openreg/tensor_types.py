@@ -21,7 +21,7 @@ class _TensorType(type):
     dtype: torch.dtype
 
     @property
-    def __name__(cls) -> str:
+    def __name__(cls) -> str:  # type: ignore[override]
         return cls.__qualname__
 
     def __instancecheck__(cls, instance: object) -> bool:

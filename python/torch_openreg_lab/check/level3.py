@@ -12,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -43,10 +44,8 @@ class Options:
     seed: int = 1
     seconds: float | None = None
     timeout: float | None = None
-    settings: tuple[str, ...] = ()
-    """KEY=VALUE for open()."""
-    known: tuple[str, ...] = ()
-    """NAME=REASON: a check that fails."""
+    settings: tuple[str, ...] = ()  # KEY=VALUE for open()
+    known: tuple[str, ...] = ()  # NAME=REASON: a check that fails
     json: str | None = None
     junit: str | None = None
     explain: str | None = None
@@ -110,15 +109,8 @@ def run_check(check: Check, options: Options, environment: dict[str, str]) -> di
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file, errors = Path(folder, "outcome"), Path(folder, "errors")
-        command = [
-            sys.executable,
-            "-m",
-            "torch_openreg_lab.check",
-            check.name,
-            str(options.seed),
-            str(seconds),
-            str(file),
-        ]
+        command = [sys.executable, "-m", "torch_openreg_lab.check", check.name]
+        command += [str(options.seed), str(seconds), str(file)]
         with errors.open("w") as told:
             try:
                 status = subprocess.run(
@@ -133,13 +125,8 @@ def run_check(check: Check, options: Options, environment: dict[str, str]) -> di
         else:
             last = (errors.read_text().strip().splitlines() or [""])[-1]
             outcome = {"outcome": "failed", "message": f"the process ended with status {status}: {last}"}
-    return {
-        "name": check.name,
-        "level": 3,
-        **outcome,
-        "seconds": round(time.monotonic() - begin, 3),
-        "rule": check.rule,
-    }
+    took = round(time.monotonic() - begin, 3)
+    return {"name": check.name, "level": 3, **outcome, "seconds": took, "rule": check.rule}
 
 
 def _is_of_level3(known: str) -> bool:
@@ -199,15 +186,13 @@ def _names_of(pattern: str) -> list[str]:
 
 def _write_junit(path: str, report: dict[str, Any]) -> None:
     checks = report["checks"]
-    count = {kind: sum(c["outcome"] == kind for c in checks) for kind in ("failed", "skipped")}
-    suite = ElementTree.Element("testsuite", name=f"openreg-check {report['driver']}", tests=str(len(checks)))
-    suite.attrib |= {k: str(v) for k, v in (("failures", count["failed"]), ("skipped", count["skipped"]))}
-    suite.attrib["time"] = f"{report['seconds']:.3f}"
+    count = Counter(check["outcome"] for check in checks)
+    attributes = {"name": f"openreg-check {report['driver']}", "tests": str(len(checks))}
+    attributes |= {"failures": str(count["failed"]), "skipped": str(count["skipped"])}
+    suite = ElementTree.Element("testsuite", attributes | {"time": f"{report['seconds']:.3f}"})
     for check in checks:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=f"openreg-check.level{check['level']}", name=check["name"]
-        )
-        case.attrib["time"] = f"{check['seconds']:.3f}"
+        place, took = f"openreg-check.level{check['level']}", f"{check['seconds']:.3f}"
+        case = ElementTree.SubElement(suite, "testcase", classname=place, name=check["name"], time=took)
         if check["outcome"] not in ("passed", "known"):
             kind = "failure" if check["outcome"] == "failed" else "skipped"
             ElementTree.SubElement(case, kind, message=check["message"]).text = check["rule"]
@@ -215,23 +200,20 @@ def _write_junit(path: str, report: dict[str, Any]) -> None:
 
 
 def _skipped(checks: list[dict[str, Any]]) -> str:
-    """Which checks without which level 3 is none were skipped, and why."""
-    found = [c for c in checks if c["outcome"] == "skipped" and c["name"].startswith(HEART)]
-    return f"{', '.join(c['name'] for c in found)} skipped: {'; '.join(dict.fromkeys(c['message'] for c in found))}"
+    """Which checks without which level 3 is none were skipped, and why; "" if none."""
+    found = {c["name"]: c["message"] for c in checks if c["outcome"] == "skipped" and c["name"].startswith(HEART)}
+    return f"{', '.join(found)} skipped: {'; '.join(dict.fromkeys(found.values()))}" if found else ""
 
 
 def _finish(options: Options, report: dict[str, Any], status: int) -> int:
     checks = report["checks"]
     failures = [check["name"] for check in checks if check["outcome"] == "failed"]
-    counts = {
-        kind: sum(c["outcome"] == kind and c["level"] == 3 for c in checks)
-        for kind in ("passed", "failed", "skipped", "known")
-    }
+    counts = Counter(check["outcome"] for check in checks if check["level"] == 3)
     known = [check for check in checks if check["outcome"] == "known"]
-    unreached = any(c["outcome"] == "skipped" and c["name"].startswith(HEART) for c in checks)
+    unreached = _skipped(checks)
     report["conforms"] = not failures and not unreached and not options.only and status == 0
     tried = any(check["outcome"] != "skipped" for check in checks)
-    words = {"fails": bool(failures), "nothing checked": not tried, "level not reached": unreached}
+    words = {"fails": failures, "nothing checked": not tried, "level not reached": unreached}
     words["no failure"] = not report["conforms"]
     report["verdict"] = next((word for word, holds in words.items() if holds), "conforms")
     untried: dict[str, list[str]] = {}  # by the reason
@@ -249,12 +231,12 @@ def _finish(options: Options, report: dict[str, Any], status: int) -> int:
     if failures:
         print(f"does not conform to driver.h {report['abi']}: {', '.join(failures)}")
         if unreached:
-            print(f"  nor was level 3 reached: {_skipped(checks)}")
+            print(f"  nor was level 3 reached: {unreached}")
     elif not counts["passed"] and not counts["known"]:
         print("nothing was checked")
         status = status or UNREACHED
     elif unreached:
-        print(f"level 3 was not reached: {_skipped(checks)}")
+        print(f"level 3 was not reached: {unreached}")
         status = status or UNREACHED
     elif options.only:
         print("no failure in the requested checks")

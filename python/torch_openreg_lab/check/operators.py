@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import time
 import warnings
@@ -143,12 +145,9 @@ class _Task:
         self._order: list[int] | None = None  # of the samples that are left
 
     @property
-    def is_begun(self) -> bool:
-        return self._order is not None
-
-    @property
-    def left(self) -> int:
-        return len(self._order or ())
+    def left(self) -> int | None:
+        """How many samples are left, or None of a task that is not begun."""
+        return None if self._order is None else len(self._order)
 
     def failures(self) -> Iterator[str]:
         """Tries the next few samples."""
@@ -173,8 +172,8 @@ class _Task:
 
 def _untried(tasks: list[_Task]) -> str:
     names = [f"{task.name} ({'gradients' if task.gradients else str(task.dtype)[6:]})" for task in tasks]
-    left = sum(task.left for task in tasks)
-    absent = [name for name, task in zip(names, tasks, strict=True) if not task.is_begun]
+    absent = [name for name, task in zip(names, tasks, strict=True) if task.left is None]
+    left = sum(task.left or 0 for task in tasks)
     parts = [f"{left} samples of {len(tasks) - len(absent)} operators and types"] if left else []
     return ", ".join(parts + absent)
 
@@ -183,22 +182,18 @@ def _run(names: list[str], limits: Limits) -> str:
     warnings.simplefilter("ignore")
     wanted = [info for info in _database() if info.name in names]
     random.Random(limits.seed).shuffle(wanted)
-    tasks = [
-        _Task(info, dtype, False, limits.seed)
+    first, *others = (
+        [_Task(info, dtype, False, limits.seed) for info in wanted if dtype in info.supported_dtypes("cpu")]
         for dtype in DTYPES
-        for info in wanted
-        if dtype in info.supported_dtypes("cpu")
-    ]
-    of_first = sum(task.dtype == DTYPES[0] for task in tasks)
-    tasks[of_first:of_first] = [
-        _Task(info, torch.float32, True, limits.seed) for info in wanted if info.supports_autograd
-    ]
+    )
+    gradients = [_Task(info, DTYPES[0], True, limits.seed) for info in wanted if info.supports_autograd]
+    tasks = [*first, *gradients, *itertools.chain(*others)]
     end = time.monotonic() + max(limits.seconds, 1.0) * 2
     waiting = tasks
     while waiting:
         for done, task in enumerate(waiting):
             # All operators of the group, then their gradients, then other types, and then other samples of each.
-            if time.monotonic() > end and not (waiting is tasks and done < of_first):
+            if time.monotonic() > end and not (waiting is tasks and done < len(first)):
                 return _untried(tasks)
             for text in task.failures():
                 raise Failure(text)
@@ -217,9 +212,5 @@ HINT = (
 )
 
 
-def _register(group: str, names: list[str]) -> None:
-    check(f"operators.{group}", RULE, HINT)(lambda limits: _run(names, limits))
-
-
 for _group, _names in GROUPS.items():
-    _register(_group, _names.split())
+    check(f"operators.{_group}", RULE, HINT)(functools.partial(_run, _names.split()))

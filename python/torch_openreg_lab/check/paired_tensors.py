@@ -151,30 +151,17 @@ Comparison = Callable[[torch.Tensor, torch.Tensor], "str | None"]
 
 def exactly(expected: torch.Tensor, actual: torch.Tensor) -> str | None:
     """Bit for bit."""
-    if same_bits(expected, actual):
-        return None
-    try:
-        torch.testing.assert_close(
-            actual.detach().resolve_conj().resolve_neg().cpu(),
-            expected.detach(),
-            rtol=0,
-            atol=0,
-            equal_nan=True,
-            check_stride=False,
-        )
-    except AssertionError as error:
-        return " ".join(str(error).split())[:200]
-    return "different bits"
+    return None if same_bits(expected, actual) else within(0, 0)(expected, actual) or "different bits"
 
 
 def within(rtol: float, atol: float) -> Comparison:
     """A comparison with a tolerance."""
+    limits = {"rtol": rtol, "atol": atol, "equal_nan": True, "check_stride": False}
 
     def compare(expected: torch.Tensor, actual: torch.Tensor) -> str | None:
         try:
-            torch.testing.assert_close(
-                actual.detach().cpu(), expected.detach(), rtol=rtol, atol=atol, equal_nan=True, check_stride=False
-            )
+            near = actual.detach().resolve_conj().resolve_neg().cpu()
+            torch.testing.assert_close(near, expected.detach(), **limits)
         except AssertionError as error:
             return " ".join(str(error).split())[:200]
         return None

@@ -11,12 +11,13 @@ is made as small as possible, and is a script that shows the difference.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,7 +145,7 @@ def _steps(rng: random.Random, first: int) -> list[Step]:
         shape = [rng.choice([0, 1, 2, 3, 4, 5, 7]) for _ in range(rng.randrange(5))]
         if rng.random() < 0.01:
             shape = [rng.choice([1 << 16, 1 << 16, 1 << 16, (1 << 20) + 3, (5 << 20) + 1])]
-        values = f"torch.arange({_count(shape)}).remainder({rng.choice([3, 7, 251])})"
+        values = f"torch.arange({math.prod(shape)}).remainder({rng.choice([3, 7, 251])})"
         text = f"{values}.to(torch.{rng.choice(DTYPES)}).view({shape})"
         step("create", made(place), text=text, place=place)
 
@@ -171,22 +172,14 @@ def _steps(rng: random.Random, first: int) -> list[Step]:
             place = "cpu" if places[name] == "pin" else places[name]
             text, other = (rng.choice(FRESH), name) if rng.random() < 0.6 else (rng.choice(BINARY_FRESH), near)
             # The result's operands are `name` and `other`; it may be `a` itself.
-            steps.append(
-                Step("fresh", made(place), name, text, place, rng.randrange(STREAMS), other, numbers()),
-            )
+            stream = rng.randrange(STREAMS)
+            steps.append(Step("fresh", made(place), name, text, place, stream, other, numbers()))
         elif draw < 0.92:
             step("copy", name, other=rng.choice(list(places)), place=places[name])
         else:
             step("delete", name)
             del places[name]
     return steps
-
-
-def _count(shape: list[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _same_device(a: str, b: str) -> bool:
@@ -219,13 +212,8 @@ class _Writer:
         return self.lines
 
     def _operands(self, step: Step) -> list[int]:
-        if step.kind == "create":
-            return []
-        if step.kind == "view":
-            return [step.other]
-        if step.kind == "delete":
-            return [step.name]
-        return [step.other, step.how] if step.kind == "fresh" else [step.name, step.other]
+        operands = {"create": [], "view": [step.other], "delete": [step.name], "fresh": [step.other, step.how]}
+        return operands.get(step.kind, [step.name, step.other])
 
     def _settle(self) -> None:
         if self.pending:
@@ -237,11 +225,7 @@ class _Writer:
         for place in {self.place[name] for name in names}:
             if place not in ("d0", "d1"):
                 self._settle()
-                continue
-            device = int(place[1])
-            if self.streams[device] != stream:
-                self.lines.append(f"use({device}, {stream})")
-                self.streams[device] = stream
+            self._stream_of(place, stream)
         for name in names:
             root = self.root[name]
             if self.place[name] not in ("d0", "d1"):
@@ -508,7 +492,7 @@ def shrink(program: Program, differs: Callable[[Program], str], seconds: float) 
     def fails(candidate: Program) -> bool:
         return any(differs(candidate) for _ in range(attempts))
 
-    for smaller in _without_threads(program):
+    for smaller in [[steps] for steps in program] if len(program) > 1 else []:
         if fails(smaller):
             program = smaller
             break
@@ -530,8 +514,3 @@ def shrink(program: Program, differs: Callable[[Program], str], seconds: float) 
         if before and not (time.monotonic() < end and fails(program)):
             step.stream = before
     return program
-
-
-def _without_threads(program: Program) -> Iterator[Program]:
-    if len(program) > 1:
-        yield from ([steps] for steps in program)

@@ -20,8 +20,10 @@ class Limits:
     """What a check is given."""
 
     seed: int
-    seconds: float
-    """For checks that run for a time."""
+    seconds: float  # for checks that run for a time
+
+
+Function = Callable[[Limits], str | None]  # may return what it did not try
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +33,10 @@ class Check:
     name: str
     rule: str
     hint: str
-    function: Callable[[Limits], str | None]
-    """May return what it did not try."""
+    function: Function
 
 
 CHECKS: dict[str, Check] = {}
-
-
-Function = Callable[[Limits], str | None]
 
 
 def check(name: str, rule: str, hint: str) -> Callable[[Function], Function]:

@@ -44,7 +44,6 @@ def operators(limits: Limits) -> None:
         stream.synchronize()
         wrong = int((back != 2 * source + 1).sum())
         expect(wrong == 0, f"round {round_}: {wrong} of {COUNT} elements are not those of the copy before the operator")
-    del limits
 
 
 @check(
@@ -73,7 +72,6 @@ def wait(limits: Limits) -> None:
             reader.synchronize()
             wrong = int((back != 2.0 * (round_ + 1)).sum())
             expect(wrong == 0, f"device {reader_device}, round {round_}: {wrong} of {COUNT} elements are older ones")
-    del limits
 
 
 @check(
@@ -105,7 +103,6 @@ def events(limits: Limits) -> None:
     second.synchronize()
     milliseconds = first.elapsed_time(second)
     expect(milliseconds > passed / 1.5, f"{milliseconds} ms between events, {passed:.3f} on the host")
-    del limits
 
 
 @check(
@@ -133,7 +130,6 @@ def reuse(limits: Limits) -> None:
         wrong = int((back != round_).sum())
         expect(wrong == 0, f"round {round_}: {wrong} of {COUNT} elements belong to a tensor made later")
         del y
-    del limits
 
 
 @check(
@@ -153,7 +149,6 @@ def exhaustion(limits: Limits) -> None:
     else:
         raise Failure(f"{size} bytes were allocated, twice what the device has")
     expect(torch.ones(3, device=device_name()).sum().item() == 3, "the device computes wrongly afterwards")
-    del limits
 
 
 @check(
@@ -180,4 +175,3 @@ def returned(limits: Limits) -> None:
         free.append(torch.openreg.mem_get_info()[0])
     falls = all(later < earlier for earlier, later in itertools.pairwise(free))
     expect(not falls, f"the device has fewer free bytes after each round, though all memory was freed: {free}")
-    del limits

@@ -40,13 +40,7 @@ class _Attention(nn.Module):
         return self.head(F.gelu(y))
 
 
-def _losses(
-    model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    optimizer: Optimizer,
-    device: str,
-) -> list[float]:
+def _losses(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Optimizer, device: str) -> list[float]:
     model, inputs, targets = copy.deepcopy(model).to(device), inputs.to(device), targets.to(device)
     steps = optimizer(model)
     losses = []

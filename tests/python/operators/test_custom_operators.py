@@ -103,7 +103,9 @@ def test_opcheck_finds_gradients_at_the_device() -> None:
             library.impl(name, Doubled.apply, key)
         check = {"test_utils": "test_autograd_registration"}
         with pytest.raises(torch.testing._internal.optests.OpCheckError, match="no kernel at an autograd key"):
-            torch.library.opcheck(torch.ops.openreg_custom.at_device, (torch.ones(2, device=DEV, requires_grad=True),), **check)
+            torch.library.opcheck(
+                torch.ops.openreg_custom.at_device, (torch.ones(2, device=DEV, requires_grad=True),), **check
+            )
         for name, device in (("at_autograd", DEV), ("at_device", DEV)):
             x = torch.ones(2, device=device, requires_grad=name == "at_autograd")
             assert torch.library.opcheck(getattr(torch.ops.openreg_custom, name), (x,), **check)

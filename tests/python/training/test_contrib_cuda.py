@@ -81,7 +81,7 @@ def scripted_devices(x: torch.Tensor) -> list[torch.Tensor]:
 def scripted_branches(x: torch.Tensor) -> int:
     if x.is_cuda and x.device.type == "cuda" and x.device.type in ("cuda", "xpu"):
         return 1
-    return 2 if not (x + 1).is_cuda and "cuda" != x.device.type else 3
+    return 2 if not (x + 1).is_cuda and x.device.type != "cuda" else 3
 
 
 class Scripted(nn.Module):
@@ -286,6 +286,17 @@ def test_factories_are_as_builtins() -> None:
 
 
 @pytest.mark.usefixtures("on")
+def test_factories_are_all_known(redirect: Any) -> None:
+    """Each function of torch that takes a device, by PyTorch's schemas."""
+    schemas = [schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")]
+    with_device = {one.name[6:] for one in schemas if any(argument.name == "device" for argument in one.arguments)}
+    public = {name: getattr(torch, name) for name in with_device if hasattr(torch, name) and not name.startswith("_")}
+    assert len(public) > 40
+    unknown = {name for name, found in public.items() if not isinstance(found, (redirect.Factory, redirect.Facade))}
+    assert unknown == set()
+
+
+@pytest.mark.usefixtures("on")
 def test_a_stream_is_kept_busy() -> None:
     """torch.cuda._sleep(): events of other streams come before, and the time is the stream's."""
     busy, other = torch.cuda.Stream(), torch.cuda.Stream()
@@ -312,6 +323,12 @@ MAKERS: dict[str, tuple[Any, int]] = {
     "torch.arange": (lambda: torch.arange(3, device="cuda:1"), 1),
     "torch.randn": (lambda: torch.randn(3, device="cuda:1", generator=torch.Generator("cuda:1")), 1),
     "torch.as_tensor": (lambda: torch.as_tensor([1, 2], device="cuda"), 0),
+    "torch.normal": (lambda: torch.normal(0.0, 1.0, (2,), device="cuda:1"), 1),
+    "torch.nested": (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda:1"), 1),
+    "torch._empty_affine_quantized": (
+        lambda: torch._empty_affine_quantized((2,), scale=1.0, zero_point=0, dtype=torch.qint8, device="cuda:1"),
+        1,
+    ),
     "torch.fft.fftfreq": (lambda: torch.fft.fftfreq(4, device="cuda:1"), 1),
     "Tensor.cuda()": (lambda: torch.ones(2).cuda(), 0),
     "Tensor.cuda(1)": (lambda: torch.ones(2).cuda(1), 1),
@@ -324,6 +341,7 @@ MAKERS: dict[str, tuple[Any, int]] = {
     "Tensor.new_zeros": (lambda: torch.ones(2).new_zeros(3, device="cuda:1"), 1),
     "Tensor.type": (lambda: torch.ones(2).type("torch.cuda.HalfTensor"), 0),
     "torch.cuda.FloatTensor": (lambda: torch.cuda.FloatTensor([1.0, 2.0]), 0),
+    "Tensor.pin_memory": (lambda: torch.ones(2).pin_memory("cuda").to("cuda:1"), 1),
     "Module.cuda": (lambda: nn.Linear(2, 2).cuda(1).weight, 1),
     "Module.to": (lambda: nn.Linear(2, 2).to("cuda:1").weight, 1),
     "Module(device=)": (lambda: nn.Linear(2, 2, device="cuda:1").weight, 1),
@@ -343,6 +361,7 @@ def test_tensors_and_modules(name: str) -> None:
     made = make()
     assert made.device == REAL_DEVICE("openreg", index)
     assert made.is_cuda
+    assert made.is_quantized or made.untyped_storage().is_cuda
 
 
 @pytest.mark.usefixtures("on")
@@ -366,10 +385,16 @@ def test_the_module_torch_cuda() -> None:
     assert torch.equal(torch.rand(2, device="cuda").cpu(), first.cpu())
     state = torch.cuda.get_rng_state("cuda:1")
     torch.cuda.set_rng_state(state, "cuda:1")
+    with torch.random.fork_rng(devices=["cuda:1"]):
+        torch.rand(2, device="cuda:1")
+    assert torch.equal(torch.cuda.get_rng_state(1), state)
     with torch.random.fork_rng(devices=[0], device_type="cuda"):
         pass
+    assert torch.cuda._utils._get_device_index("cuda:1") == 1
     stream = torch.cuda.Stream(device="cuda:1", priority=-1)
     assert isinstance(stream, torch.cuda.Stream)
+    for external in (torch.cuda.ExternalStream, torch.cuda.get_stream_from_external):
+        assert external(stream.cuda_stream, device="cuda:1").device.index == 1
     with torch.cuda.stream(stream):
         assert torch.cuda.current_stream("cuda:1") == stream
         assert torch._C._cuda_getCurrentRawStream(1) == stream.native_handle  # bitsandbytes takes it when imported
@@ -418,7 +443,11 @@ def test_kernels_for_cuda(redirect: Any) -> None:
         library.impl("with_two", lambda x: x + 3, "CPU")
         operators = getattr(torch.ops, name)
         with redirect.enabled():
-            assert [of_class(x)[0].item(), operators.of_library(x)[0].item(), operators.with_two(x)[0].item()] == [1, 2, 3]
+            assert [of_class(x)[0].item(), operators.of_library(x)[0].item(), operators.with_two(x)[0].item()] == [
+                1,
+                2,
+                3,
+            ]
             assert torch.compile(lambda x: of_class(x) * 2, backend="aot_eager", fullgraph=True)(x).tolist() == [2, 2]
             of_class.register_autocast("cuda", torch.float16)
             with torch.autocast("cuda"):
