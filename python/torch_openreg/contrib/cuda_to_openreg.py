@@ -61,6 +61,7 @@ _OTHER_FACTORIES = (
 )
 _TENSOR_METHODS = ("to", "type", "new_tensor", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 _AUTOCAST = ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype", "_is_autocast_available")
+_FACADES = ("Stream", "ExternalStream", "Event", "StreamContext", "device", "device_of")  # classes of torch.cuda
 # Submodules of torch.cuda whose functions torch.openreg has in itself, and those that are redirected one by one.
 _SUBMODULES = ("memory", "random", "streams")
 # Of torch.cuda.memory: private names that PyTorch's documentation of memory snapshots tells users to call.
@@ -274,14 +275,7 @@ def _counterpart(name: str) -> Any:
     value = getattr(torch.openreg, name, _MISSING)
     if isinstance(value, types.ModuleType):
         return _MISSING
-    if isinstance(value, type) and name in (
-        "Stream",
-        "ExternalStream",
-        "Event",
-        "StreamContext",
-        "device",
-        "device_of",
-    ):
+    if isinstance(value, type) and name in _FACADES:
         return Facade(value, name, "torch.cuda")
     return _translating_value(value) if not isinstance(value, type) else value
 

@@ -242,7 +242,7 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   const c10::DispatchKeySet kernel_keys = kernel_keys_of(kernels, keys);
   const c10::DispatchKey kernel_key = kernel_keys.highestPriorityTypeId();
   const bool has_kernel = op.hasComputedKernelForDispatchKey(kernel_key);
-  if (!has_kernel && runs_by_cuda_kernel(op)) {
+  if (!has_kernel && !keys.has_any(kNonDense) && runs_by_cuda_kernel(op)) {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CUDA), stack);
     return;
   }
