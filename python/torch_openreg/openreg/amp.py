@@ -19,7 +19,11 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Returns whether torch.bfloat16 tensors work: always, whether torch.cuda would count emulation or not."""
+    """Returns whether torch.bfloat16 tensors work.
+
+    Args:
+        including_emulation: As in torch.cuda; makes no difference here.
+    """
     return True
 
 

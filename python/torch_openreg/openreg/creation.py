@@ -98,6 +98,9 @@ def from_buffer(
 def Generator(*, device: Device = None) -> torch.Generator:
     """Returns a new random number generator of a device; of the default device if None.
 
+    Args:
+        device: Device of the generator.
+
     Raises:
         RuntimeError, ValueError, TypeError: No such device.
     """

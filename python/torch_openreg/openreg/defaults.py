@@ -91,7 +91,14 @@ def _first_tensor(item: Any) -> torch.Tensor | None:
 
 
 def dev(x: torch.Tensor) -> torch.device:
-    """Returns the device of a tensor; a TypeError if it is none."""
+    """Returns the device of a tensor.
+
+    Args:
+        x: The tensor.
+
+    Raises:
+        TypeError: Not a tensor.
+    """
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"Expected a tensor, but got {type(x).__name__}: {x!r}.")
     return x.device

@@ -238,6 +238,9 @@ def caching_allocator_alloc(
 def caching_allocator_delete(mem_ptr: int) -> None:
     """Frees what caching_allocator_alloc() has returned. 0 is accepted.
 
+    Args:
+        mem_ptr: The address.
+
     Raises:
         RuntimeError: No live block starts there.
     """
@@ -245,10 +248,13 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Switches caching on or off from now on, for all devices. It is on at the start.
+    """Switches caching on or off, for all devices. It is on at the start.
 
     Without it every tensor has a segment of its own, in multiples of 2 MiB, which goes back to the device as soon as
     the tensor is gone: for debugging the use of memory.
+
+    Args:
+        value: Whether it is on from now on.
     """
     _C._set_caching(bool(value))
 
@@ -294,6 +300,9 @@ def get_allocator_backend() -> str:
 
 def change_current_allocator(allocator: object) -> None:
     """Exists because torch.cuda has it.
+
+    Args:
+        allocator: What torch.cuda would take.
 
     Raises:
         NotImplementedError: Always. A driver brings its own memory, so another allocator belongs there.
@@ -368,7 +377,12 @@ _FIGURES = ("current", "peak", "allocated", "freed")
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """Returns the statistics as a readable table; `abbreviated` leaves out the lines of the single pools."""
+    """Returns the statistics as a readable table.
+
+    Args:
+        device: The device; the current one if None.
+        abbreviated: Leaves out the lines of the single pools.
+    """
     index = _get_valid_index(device)
     stats = memory_stats(index)
     width = 79

@@ -23,8 +23,14 @@ _T = TypeVar("_T")
 def mover(device: Device, *, non_blocking: bool = False) -> Callable[[_T], _T]:
     """Returns a function that moves nested containers to a device, as :func:`to_device` does: ``mover(device)(batch)``.
 
-    For what takes a function of one argument: ``map(mover(device), loader)``. The device is looked up now. Parameters
-    and errors are those of to_device().
+    For what takes a function of one argument: ``map(mover(device), loader)``.
+
+    Args:
+        device: As for ``as_device()``; not None. It is looked up now.
+        non_blocking: Copies from pinned memory are queued on the current stream.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: No such device.
     """
     return functools.partial(to_device, device=as_device(device), non_blocking=non_blocking)
 

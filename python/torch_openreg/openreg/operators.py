@@ -94,8 +94,15 @@ def set_operator_policy(policy: str, mode: str = "staged", operators: Sequence[s
 def operator_policy(policy: str, mode: str = "staged", operators: Sequence[str] | None = None) -> Iterator[None]:
     """Context manager: :func:`set_operator_policy` inside ``with``, and the policy before it again at the end.
 
-    The policy is that of the process, so it holds for other threads too, backward passes among them. Parameters and
-    errors are those of :func:`set_operator_policy`.
+    The policy is that of the process, so it holds for other threads too, backward passes among them.
+
+    Args:
+        policy: "allow", "warn" or "forbid".
+        mode: "native", "aliased" or "staged".
+        operators: Names without overload; None: all.
+
+    Raises:
+        ValueError, TypeError: As set_operator_policy().
     """
     before = _C._operator_rules()
     set_operator_policy(policy, mode, operators)

@@ -59,7 +59,10 @@ class DeviceSelectionError(RuntimeError):
 
 
 def canonical_name(name: str) -> str:
-    """Returns a driver's name, which need not be known, in lower case, with synonyms resolved: "AMDGPU" gives "hip".
+    """Returns a driver's name in lower case, with synonyms resolved: "AMDGPU" gives "hip".
+
+    Args:
+        name: A name; it need not be known.
 
     Raises:
         ValueError: No driver can have that name.

@@ -299,5 +299,9 @@ class StreamContext:
 
 
 def stream(stream: torch.Stream | None) -> StreamContext:
-    """Returns a context manager that makes a stream current; see StreamContext. None changes nothing."""
+    """Returns a context manager that makes a stream current; see StreamContext.
+
+    Args:
+        stream: The stream. None changes nothing.
+    """
     return StreamContext(stream)
