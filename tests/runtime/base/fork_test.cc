@@ -197,12 +197,12 @@ class Worker {
   void allocate() {
     void* block = nullptr;
     if (blocks_.size() >= 40) free_one();
-    expect(openreg_malloc(0, streams_[random_() % 2], 1 + random_() % (random_() % 4 == 0 ? 6000000 : 9000), &block));
+    expect(::openreg_malloc(0, streams_[random_() % 2], 1 + random_() % (random_() % 4 == 0 ? 6000000 : 9000), &block));
     if (block != nullptr) blocks_.push_back(block);
   }
   void free_one() {
     std::swap(blocks_[random_() % blocks_.size()], blocks_.back());
-    expect(openreg_free(blocks_.back()));
+    expect(::openreg_free(blocks_.back()));
     blocks_.pop_back();
   }
   void pass_event() {

@@ -646,7 +646,8 @@ TEST_F(MemoryTest, ForkedChild) {
       auto info = sized<openreg_pointer_info>();
       char host[8];
       return openreg_malloc(0, 0, 100, &out) == OPENREG_E_FORKED && out == nullptr &&
-             openreg_free(block) == OPENREG_E_FORKED && openreg_memory_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
+             ::openreg_free(block) == OPENREG_E_FORKED &&
+             openreg_memory_record_stream(block, 0, 0) == OPENREG_E_FORKED &&
              openreg_memcpy(host, OPENREG_HOST, block, 0, 8) == OPENREG_E_FORKED &&
              openreg_host_alias(block, &out) == OPENREG_E_FORKED &&
              openreg_device_address(block, &out) == OPENREG_E_FORKED &&
