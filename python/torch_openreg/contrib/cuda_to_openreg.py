@@ -657,11 +657,18 @@ def _redirect_profiler() -> None:
     base = torch.profiler.profiler._KinetoProfile
     start = base.__init__
 
+    def translated(activities: Any) -> Iterator[Any]:
+        for one in activities:
+            if isinstance(one, dict):  # names of what is collected, which PyTorch has for its own devices alone
+                yield {kind: names for kind, names in one.items() if kind != activity.CUDA}
+            if one == activity.CUDA or (isinstance(one, dict) and activity.CUDA in one):
+                yield activity.PrivateUse1
+            elif not isinstance(one, dict):
+                yield one
+
     @functools.wraps(start)
     def init(self: Any, *, activities: Any = None, **keywords: Any) -> None:
-        if activities is not None:
-            activities = {activity.PrivateUse1 if one == activity.CUDA else one for one in activities}
-        start(self, activities=activities, **keywords)
+        start(self, activities=None if activities is None else list(translated(activities)), **keywords)
 
     _replace(base, "__init__", init)
 

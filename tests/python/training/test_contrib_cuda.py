@@ -621,11 +621,13 @@ def test_memory_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("on")
-def test_ranges_and_the_profiler() -> None:
-    """Ranges of nvtx are ranges of torch.profiler, and its activity CUDA is openreg's."""
+@pytest.mark.parametrize("names", [None, ["kernel"]], ids=["all", "kernels"])
+def test_ranges_and_the_profiler(names: list[str] | None) -> None:
+    """Ranges of nvtx are ranges of torch.profiler, and its activity CUDA is openreg's, whatever part of it is asked for."""
     activity = torch.profiler.ProfilerActivity
     a = torch.ones(8, 8, device="cuda")
-    with torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiled:
+    of_device = activity.CUDA if names is None else {activity.CUDA: names}
+    with torch.profiler.profile(activities=[activity.CPU, of_device]) as profiled:
         torch.cuda.nvtx.range_push("outer")
         with torch.cuda.nvtx.range("inner {}", 1):
             a @ a
