@@ -22,7 +22,7 @@ from torch_openreg.openreg.memory import mem_get_info
 
 CUDA_NUMBER = 12080  # 1000 times the major version, and 10 times the minor one
 _CUDA = f"{CUDA_NUMBER // 1000}.{CUDA_NUMBER % 1000 // 10}"
-_NCCL = (2, 27, 3)
+NCCL = (2, 27, 3)
 _MIB = 2**20
 _MEMORY_VARIABLE = "OPENREG_SIM_MEMORY"
 
@@ -151,7 +151,7 @@ def sensors(persona: Persona) -> dict[str, Callable[..., int]]:
 
 
 def take_on(persona: Persona, replace: Callable[[Any, str, Any], None]) -> None:
-    """Has PyTorch's versions and lists of architectures be those of a build for the GPU.
+    """Has PyTorch's version of CUDA and lists of architectures be those of a build for the GPU.
 
     Args:
         persona: The GPU.
@@ -160,7 +160,6 @@ def take_on(persona: Persona, replace: Callable[[Any, str, Any], None]) -> None:
     architecture = "sm_{}{}".format(*persona.capability)
     replace(torch.version, "cuda", _CUDA)
     replace(torch.cuda, "get_arch_list", lambda: [architecture])
-    replace(torch.cuda.nccl, "version", lambda: _NCCL)
     for name, answer in sensors(persona).items():
         replace(torch.cuda, name, answer)
 

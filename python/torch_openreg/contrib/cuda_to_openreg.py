@@ -37,7 +37,7 @@ from _torch_openreg_device_name import device_name
 import torch_openreg  # noqa: F401
 from torch_openreg import _C_cuda
 from torch_openreg._compile import _hooks
-from torch_openreg.contrib import _cuda_operators, _cuda_persona
+from torch_openreg.contrib import _cuda_operators, _cuda_persona, _cuda_runtime
 from torch_openreg.contrib._replacements import Replacements
 
 __all__ = ["Facade", "Factory", "disable", "disabled", "enable", "enabled", "is_enabled", "is_outside", "redirected"]
@@ -318,6 +318,7 @@ def _redirect_cuda() -> None:
     _replace(torch._C, "_cuda_setStream", lambda **ids: torch.openreg.set_stream(torch.openreg.Stream(**ids)))
     _replace(torch._C, "_cuda_getCompiledVersion", lambda: _cuda_persona.CUDA_NUMBER)
     _replace(cuda, "_exchange_device", lambda index: torch.openreg._exchange_device(index) if index >= 0 else -1)
+    _replace(cuda, "_cudart", _cuda_runtime)
     _replace(torch.openreg.Stream, "cuda_stream", torch.Stream.native_handle)
     _replace(torch, "get_device_module", get_device_module)
     _replace(cuda, "get_stream_from_external", _counterpart("ExternalStream"))
@@ -568,6 +569,7 @@ def _redirect_distributed() -> None:
         is_for_hooks = caller == torch.nn.parallel.distributed.__name__  # DDP's in bfloat16, which gloo carries too
         return is_for_hooks or is_outside(caller) or bool(is_nccl_available())
 
+    _replace(torch.cuda.nccl, "version", lambda: _cuda_persona.NCCL)
     # Below what modules may hold already: init_process_group(), new_group(), DeviceMesh.
     _replace(c10d, "_new_process_group_helper", new_process_group)
     _replace(c10d, "_get_default_timeout", lambda backend: timeout(translated(backend)))

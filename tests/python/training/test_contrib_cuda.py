@@ -640,6 +640,25 @@ def test_ranges_and_the_profiler(names: list[str] | None) -> None:
         assert "aten::mm [aliased]" in rows
 
 
+@pytest.mark.usefixtures("on")
+def test_the_runtime_of_cuda() -> None:
+    """Its profiler is started and stopped; checkpoints are staged in memory that PyTorch registers with it."""
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+    runtime = torch.cuda.cudart()
+    with torch.cuda.profiler.profile():
+        torch.cuda.check_error(runtime.cudaProfilerStart())
+    assert runtime.cudaMemGetInfo(1) == torch.cuda.mem_get_info("cuda:1")
+    with pytest.raises(torch.cuda.CudaError, match=r"CUDA error 2 \(2\)"):
+        torch.cuda.check_error(2)
+    weight = torch.randn(1000, device="cuda")
+    stager = StateDictStager(pin_memory=True, share_memory=True)
+    staged = stager.stage({"weight": weight})["weight"]
+    assert staged.is_shared()
+    assert torch.equal(staged, weight.cpu())
+    stager.close()
+
+
 # a checkpoint of torch.distributed, which asks torch.cuda for the device whose tensors it copies to the host
 def test_distributed_checkpoint(redirect: Any, tmp_path: Path) -> None:
     import torch.distributed.checkpoint as dcp
