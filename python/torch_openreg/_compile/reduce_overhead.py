@@ -36,9 +36,10 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _with_geometry_of(like: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+def _with_geometry_of(like: torch.Tensor, storage: torch.UntypedStorage, shift: int = 0) -> torch.Tensor:
+    """Returns the tensor with the same place in another storage, `shift` bytes on."""
     made = torch.empty(0, dtype=like.dtype, device=like.device)
-    return made.set_(storage, like.storage_offset(), like.size(), like.stride())
+    return made.set_(storage, like.storage_offset() + shift // like.itemsize, like.size(), like.stride())
 
 
 def _cdata(tensor: torch.Tensor) -> int:
@@ -52,7 +53,12 @@ class _Captured:
     """
 
     def __init__(
-        self, call: Callable[[list[Any]], Sequence[Any]], inputs: list[Any], copied: set[int], mutated: tuple[int, ...]
+        self,
+        call: Callable[[list[Any]], Sequence[Any]],
+        inputs: list[Any],
+        copied: set[int],
+        mutated: tuple[int, ...],
+        donated: tuple[int, ...],
     ) -> None:
         self.copied = sorted(copied)
         self.written_back = [i for i in mutated if i in copied]
@@ -70,7 +76,11 @@ class _Captured:
         self.graph = graphs.OpenRegGraph()
         with graphs.graph(self.graph, stream=streams.Stream(inputs_device(inputs)), capture_error_mode="thread_local"):
             self.outputs = list(call(list(self.inputs)))
-        by_storage = {_cdata(value): i for i, value in enumerate(self.inputs) if _is_ours(value)}
+        by_storage = {
+            _cdata(value): i
+            for i, value in enumerate(self.inputs)
+            if _is_ours(value) and not (i in copied and i in donated)  # an output has taken the copy
+        }
         self.input_of_output = [by_storage.get(_cdata(out)) if _is_ours(out) else None for out in self.outputs]
         self._storages = {
             _cdata(out)
@@ -108,7 +118,9 @@ class _Captured:
         if source is not None:
             if output is self.inputs[source]:
                 return inputs[source]
-            return _with_geometry_of(output, inputs[source].untyped_storage())
+            given, read = inputs[source], self.inputs[source]
+            shift = (given.storage_offset() - read.storage_offset()) * read.itemsize
+            return _with_geometry_of(output, given.untyped_storage(), shift)
         if output.nbytes <= _SMALL_BYTES:
             return output.clone()
         return _with_geometry_of(output, output.untyped_storage())
@@ -127,9 +139,12 @@ def inputs_device(inputs: Sequence[Any]) -> torch.device:
 class _Function:
     """A compiled function, its captures by the numbers among its inputs, and whether it is to be captured at all."""
 
-    def __init__(self, call: Callable[[list[Any]], Sequence[Any]], mutated: tuple[int, ...]) -> None:
+    def __init__(
+        self, call: Callable[[list[Any]], Sequence[Any]], mutated: tuple[int, ...], donated: tuple[int, ...]
+    ) -> None:
         self._call = call
         self._mutated = mutated
+        self._donated = donated
         self._is_on = True
         self._calls: dict[tuple[Any, ...], int] = {}
         self._addresses: dict[tuple[Any, ...], dict[int, int]] = {}
@@ -155,7 +170,7 @@ class _Function:
                 inputs,
             )
         try:
-            made = _Captured(self._call, inputs, self._copied[key], self._mutated)
+            made = _Captured(self._call, inputs, self._copied[key], self._mutated, self._donated)
         except RuntimeError as error:
             return self._give_up(str(error).splitlines()[0], inputs)
         self._captured.setdefault(key, []).append(made)
@@ -190,7 +205,7 @@ class _Function:
 
 
 def reduce_overhead_device(
-    call: Callable[[list[Any]], Sequence[Any]], mutated: tuple[int, ...]
+    call: Callable[[list[Any]], Sequence[Any]], mutated: tuple[int, ...], donated: tuple[int, ...]
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """Has calls of a compiled function replay captures of it, after two calls that run it.
 
@@ -199,5 +214,6 @@ def reduce_overhead_device(
     Args:
         call: The function; it empties the list that it is given.
         mutated: Which inputs it writes.
+        donated: Those that nobody reads afterwards: an output may be in the memory of one.
     """
-    return _Function(call, mutated)
+    return _Function(call, mutated, donated)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,10 +32,15 @@ def _moved(device: Any) -> Any:
     return torch.device("cpu") if device.type == _NAME else device
 
 
+@functools.cache
+def _has_cpu_kernel(func: Any) -> bool:
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"))
+
+
 class _OnTheHost(TorchDispatchMode):
     """Operators that the compiler left as they are: what they would do on the device, they do on the copies.
 
-    Random numbers are still the device's.
+    Random numbers are still the device's, and what has no kernel for the CPU runs on the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -46,7 +51,7 @@ class _OnTheHost(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags or not _has_cpu_kernel(func):
             return self._run_on_device(func, args, kwargs)
         return func(*args, **tree_map_only(torch.device, _moved, kwargs))
 
@@ -111,6 +116,11 @@ class _Copies:
                 return original
         return None
 
+    def forget(self, originals: Iterable[torch.Tensor]) -> None:
+        """From now on, the copies of these tensors' storages are no copies of anything."""
+        for original in originals:
+            self._copies.pop(original.untyped_storage()._cdata, None)
+
     def write_back(self, original: torch.Tensor) -> None:
         """Copies the storage of `original` back."""
         storage, copy = self._copies[original.untyped_storage()._cdata]
@@ -141,6 +151,7 @@ def run_staged_device(
     call: Callable[[list[Any]], Sequence[Any]],
     inputs: list[Any],
     mutated: tuple[int, ...],
+    donated: tuple[int, ...],
     devices: tuple[int | None, ...],
     constants: tuple[str, ...],
     module: dict[str, Any],
@@ -151,6 +162,7 @@ def run_staged_device(
         call: The graph's function; it empties the list that it is given.
         inputs: Its arguments. Emptied.
         mutated: Which of them it writes.
+        donated: Those that nobody reads afterwards: an output may be in the memory of one.
         devices: Index of the device of each output; None: not an openreg tensor.
         constants: Names of variables in `module` that hold constants of the graph, as frozen weights. After the first
             run they are in the host's memory.
@@ -176,6 +188,7 @@ def run_staged_device(
     for position in mutated:
         if originals[position].device.type == _NAME:
             to_host.write_back(originals[position])
+    to_host.forget(originals[position] for position in donated)
     results: list[Any] = []
     for output, index in zip(outputs, devices, strict=True):
         if index is None or not isinstance(output, torch.Tensor) or output.device.type == _NAME:
@@ -185,7 +198,7 @@ def run_staged_device(
         if storage is None:
             device = torch.device(_NAME, torch.openreg.current_device() if index < 0 else index)
             results.append(to_device.tensor(output, device))
-        else:  # a view of an input
+        else:  # a view of an input that others read
             results.append(
                 torch.empty(0, dtype=output.dtype, device=storage.device).set_(
                     storage, output.storage_offset(), output.size(), output.stride()

@@ -9,6 +9,7 @@ import torch
 from _torch_openreg_device_name import device_name
 from torch._inductor import config
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.ir import DonatedBuffer
 from torch._inductor.virtualized import V
 
 from torch_openreg._compile.scheduling import flush_before_waits
@@ -162,16 +163,25 @@ class OpenRegWrapper(_OpenRegCode):
         return indent
 
     def generate_after_suffix(self, result: Any) -> None:
-        """Writes what a run of the graph on copies must know: inputs that it writes, devices of outputs, constants."""
+        """Writes what a run of the graph on copies must know.
+
+        These are the inputs that it writes, those whose memory may become an output's, the devices of outputs, and the
+        names of constants.
+        """
         super().generate_after_suffix(result)
         graph = V.graph
         mutated = tuple(i for i, name in enumerate(graph.graph_inputs) if name in graph.mutated_inputs)
+        donated = tuple(
+            i
+            for i, name in enumerate(graph.graph_inputs)
+            if isinstance(graph.graph_inputs_original.get(name), DonatedBuffer)  # numbers are not in it
+        )
         devices = [output.get_device() if hasattr(output, "get_device") else None for output in graph.graph_outputs]
         indices = tuple(_index(d) if d is not None and d.type == _NAME else None for d in devices)
         result.writeline("")
-        result.writeline(f"staged_graph = ({mutated!r}, {indices!r}, {tuple(graph.constants)!r})")
+        result.writeline(f"staged_graph = ({mutated!r}, {donated!r}, {indices!r}, {tuple(graph.constants)!r})")
         if config.triton.cudagraphs:
-            result.writeline(f"call = reduce_overhead_device(call, {mutated!r})")
+            result.writeline(f"call = reduce_overhead_device(call, {mutated!r}, {donated!r})")
 
 
 class OpenRegSubgraphWrapper(_OpenRegCode, SubgraphPythonWrapperCodegen):

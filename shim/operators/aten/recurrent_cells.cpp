@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The fused cells of LSTM and GRU, which PyTorch calls for this device and for which the CPU has no kernel. Written
-// with ATen operators, so that they run whichever way the device's operators run.
+// with ATen operators, so that they run whichever way the device's operators run, and compilers know their parts.
 // Formulas and layouts: aten/src/ATen/native/cuda/RNN.cu and torch/nn/modules/rnn.py.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -111,7 +111,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
 } // namespace
 
 void register_recurrent_cells() {
-  torch::Library& m = kernel_library("aten", c10::DispatchKey::PrivateUse1);
+  torch::Library& m = kernel_library("aten", c10::DispatchKey::CompositeImplicitAutograd);
   m.impl("_thnn_fused_lstm_cell", lstm_cell);
   m.impl("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
   m.impl("_thnn_fused_gru_cell", gru_cell);

@@ -53,6 +53,24 @@ PROGRAM = """
     assert got[0].untyped_storage().data_ptr() == given[0].untyped_storage().data_ptr()
     assert got[2].untyped_storage().data_ptr() == got[1].untyped_storage().data_ptr()
 
+    # gradients in memory of what only the backward pass reads; the cells' operators, which the CPU lacks; an operator
+    # with a kernel for the device alone
+    @torch.library.custom_op("tests::doubled", mutates_args=(), device_types="openreg")
+    def doubled(t: torch.Tensor) -> torch.Tensor:
+        return t * 2
+
+    doubled.register_fake(torch.empty_like)
+    doubled.register_autograd(lambda ctx, grad: doubled(grad))
+    for function in (lambda t: t.softmax(-1).cumsum(0), nn.GRUCell(4, 4), nn.LSTMCell(4, 4), lambda t: doubled(t).exp()):
+        x = torch.randn(4, 4)
+        on_device = function.to(device) if isinstance(function, nn.Module) else function
+        gradients = []
+        for work in (on_device, torch.compile(on_device, fullgraph=True)):
+            y = x.to(device, copy=True).requires_grad_()
+            sum(t.sum() for t in work(y)).backward()
+            gradients.append(y.grad)
+        torch.testing.assert_close(*gradients)
+
     # random numbers are the device's, and follow its seed
     drop = torch.compile(lambda t: F.dropout(t, 0.5))
     results = []

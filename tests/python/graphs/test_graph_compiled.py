@@ -137,6 +137,25 @@ def test_reduce_overhead_gives_back_what_it_wrote() -> None:
         assert (doubled[0].item(), same[0].item()) == (2 + 2 * i, i)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, w: (x.softmax(-1).cumsum(0) * w), lambda x, w: torch.bmm(x.view(4, 16, 64), w.view(4, 64, 16))],
+    ids=["what_the_forward_pass_computed", "a_view_of_an_input"],
+)
+def test_reduce_overhead_returns_what_is_saved(function: Callable[..., torch.Tensor]) -> None:
+    "A backward pass may write its result into what was saved for it, which may lie anywhere in a batch."
+    batches = torch.randn(7, 64, 64, device=D)
+
+    def gradients(work: Callable[..., torch.Tensor], batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inputs = [batch.detach().requires_grad_(), torch.ones_like(batch, requires_grad=True)]
+        return torch.autograd.grad(work(*inputs).square().sum(), inputs)
+
+    compiled = torch.compile(function, mode="reduce-overhead")
+    found, replays = replays_of(lambda: [gradients(compiled, batch) for batch in batches])
+    assert replays >= 6
+    torch.testing.assert_close(found, [gradients(function, batch) for batch in batches])
+
+
 def test_reduce_overhead_inside_of_a_capture() -> None:
     "The outer graph has the compiled graph's kernels."
     work = torch.compile(lambda x: x.sin() + 1, mode="reduce-overhead")
