@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from capturing import captured
 from finished import finished
 from torch import nn
 
@@ -68,10 +69,8 @@ def test_a_layer_and_its_gradients(name: str, dtype: torch.dtype) -> None:
         out = out[0] if isinstance(out, tuple) else out
         return [out, *torch.autograd.grad(out.float().square().sum(), wanted)]
 
-    side, graph = torch.openreg.Stream(), torch.openreg.OpenRegGraph()
     expected = [tensor.detach().clone() for tensor in work(eager)]
-    with torch.openreg.graph(graph, stream=side):
-        results = work(layer)
+    graph, results = captured(lambda: work(layer), stream=torch.openreg.Stream())
     for _ in range(2):
         graph.replay()
         torch.testing.assert_close([result.detach() for result in results], expected, rtol=0, atol=0)
