@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from compiled_drivers import compile_toy_driver
+from finished import Program
 from warm_interpreter import WarmInterpreter
 
 import torch_openreg  # noqa: F401
@@ -96,9 +97,6 @@ def foreign_lines() -> frozenset[str]:
     return frozenset(done.stderr.splitlines(keepends=True))
 
 
-PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
 @pytest.fixture(scope="session")
 def warm_interpreter() -> Iterator[WarmInterpreter]:
     """Runs programs without the time of `import torch`."""
@@ -108,7 +106,7 @@ def warm_interpreter() -> Iterator[WarmInterpreter]:
 
 
 @pytest.fixture
-def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) -> PythonRunner:
+def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) -> Program:
     """Runs code in a process of its own and returns the finished process; a status other than `status` fails the test.
 
     The process sees no variable OPENREG_* but those given and OPENREG_SIM_RACES, and no stored preference; None unsets a variable.

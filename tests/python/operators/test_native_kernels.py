@@ -8,16 +8,13 @@ the driver is chosen when the first device is opened.
 from __future__ import annotations
 
 import os
-import subprocess
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from compiled_drivers import compile_driver
-
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+from finished import Program, finished
 
 START = """
 import ctypes, os, warnings
@@ -45,11 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def program_on(name: str, library: Path, python: Program) -> Program:
-    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"{name}:{library}", "PROGRAM_LIBRARY": str(library)}
-        return python(START + textwrap.dedent(code), **(variables | environment))
-
-    return run
+    variables = {"OPENREG_DRIVER_LIBRARIES": f"{name}:{library}", "PROGRAM_LIBRARY": str(library)}
+    return lambda code, **environment: python(START + textwrap.dedent(code), **(variables | environment))
 
 
 @pytest.fixture
@@ -723,5 +717,5 @@ def test_the_tensor_is_dlpacks(tmp_path: Path, root: Path) -> None:
     includes = [f"-I{Path(torch.__file__).parent / 'include'}", f"-I{root / 'runtime/include'}"]
     program = tmp_path / "dlpack"
     compiler = os.environ.get("CC", "cc")
-    subprocess.run([compiler, "-std=c11", "-Wall", "-Werror", *includes, str(source), "-o", str(program)], check=True)
-    assert subprocess.run([str(program)], check=False).returncode == 0
+    finished([compiler, "-std=c11", "-Wall", "-Werror", *includes, source, "-o", program])
+    finished([program])

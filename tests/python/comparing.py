@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Results of the device against those of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.testing import assert_close
+
+from torch_openreg_lab.check.paired_tensors import tensors_of
+
+EXACT = {"rtol": 0, "atol": 0}
+
+
+def assert_same(got: Any, expected: Any, device: str = "openreg:1", **limits: Any) -> None:
+    """Each tensor in a nest of containers is on the device, and close to the one in the other nest."""
+    ours = tensors_of(got)
+    assert {tensor.device for tensor in ours} == {torch.device(device)}
+    assert_close(ours, tensors_of(expected), check_device=False, **limits)
