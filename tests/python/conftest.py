@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from compiled_drivers import compile_toy_driver
+from compiled_drivers import compile_driver, compile_toy_driver
 from finished import Program
 from warm_interpreter import WarmInterpreter
 
@@ -85,6 +85,12 @@ def root() -> Path:
 def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example's driver of seven functions: memory that the host isn't told about, and no `fill`."""
     return compile_toy_driver(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="session")
+def kernels_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver of three kernels: add, relu and mm."""
+    return compile_driver(tmp_path_factory.mktemp("kernels"), "kernels_driver.c")
 
 
 @functools.cache

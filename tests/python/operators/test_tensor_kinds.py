@@ -155,27 +155,6 @@ def test_sparse_tensors_change_in_place() -> None:
     assert_close(out.to_dense().cpu(), dense() * 2, rtol=0, atol=0)
 
 
-def embedding(device: str) -> torch.nn.Embedding:
-    torch.manual_seed(0)
-    return torch.nn.Embedding(10, 4, sparse=True).to(device)
-
-
-# sparse gradients, and an optimizer for them
-def test_training_with_sparse_gradients() -> None:
-    results = []
-    for device in ("cpu", DEV):
-        model = embedding(device)
-        optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.tensor([1, 2, 2, 7], device=device)).square().sum().backward()
-            assert model.weight.grad.layout == torch.sparse_coo
-            assert model.weight.grad.device == torch.device(device)
-            optimizer.step()
-        results.append(model.weight.detach().cpu())
-    assert_close(results[1], results[0], rtol=0, atol=0)
-
-
 def test_gradients_of_sparse_products() -> None:
     gradients = []
     for device in ("cpu", DEV):
