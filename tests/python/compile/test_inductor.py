@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
+from comparing import drawn_by_seed
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
@@ -135,15 +136,10 @@ def test_indexing() -> None:
 def test_dropout_follows_the_seed() -> None:
     function = torch.compile(lambda x: F.dropout(x, 0.25) * 1)
     x = torch.ones(4096, device="openreg:1", requires_grad=True)
-    results = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        results.append(function(x))
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-    assert abs((results[0] == 0).float().mean().item() - 0.25) < 0.05
-    results[0].sum().backward()
-    assert torch.equal(x.grad, results[0].detach())  # the backward pass has the same mask
+    result = drawn_by_seed(lambda: function(x))
+    assert abs((result == 0).float().mean().item() - 0.25) < 0.05
+    result.sum().backward()
+    assert torch.equal(x.grad, result.detach())  # the backward pass has the same mask
 
 
 # tensors of the host among the arguments, moves in both directions, and a number in a tensor of the host
@@ -287,17 +283,15 @@ def test_checkpointing_draws_the_same_again(backend: str) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y, 0.5) * 2, x, use_reentrant=False)
 
-    gradients = []
-    for seed in (1, 1, 2):
+    def gradient() -> torch.Tensor:
         torch._dynamo.reset()
         x = torch.ones(8, 16, device="openreg:1", requires_grad=True)
-        torch.manual_seed(seed)
         results = torch.compile(function, backend=backend, fullgraph=True)(x)
         results.sum().backward()
         assert torch.equal(results, x.grad)
-        gradients.append(x.grad)
-    assert torch.equal(gradients[0], gradients[1])
-    assert not torch.equal(gradients[0], gradients[2])
+        return x.grad
+
+    drawn_by_seed(gradient)
 
 
 # the same of operators for which Inductor has no code: they run as they are, with the state of the forward pass

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from comparing import assert_same
+from comparing import assert_same, drawn_by_seed
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
@@ -76,11 +76,7 @@ def test_grouped_queries_equal_the_cpu() -> None:
 # dropout draws on the device by the device's seed
 def test_dropout_in_attention() -> None:
     tensors = [t.to(DEV) for t in heads(2, 2, 16, 8)]
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.openreg.manual_seed_all(seed)
-        drawn.append(F.scaled_dot_product_attention(*tensors, dropout_p=0.5))
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    drawn_by_seed(lambda: F.scaled_dot_product_attention(*tensors, dropout_p=0.5))
 
 
 def layers() -> dict[str, nn.Module]:
