@@ -8,17 +8,16 @@ from typing import Any
 
 import torch
 from torch.testing import assert_close
-
-from torch_openreg_lab.check.paired_tensors import tensors_of
+from torch.utils._pytree import tree_leaves
 
 EXACT = {"rtol": 0, "atol": 0}
 
 
 def assert_same(got: Any, expected: Any, device: str = "openreg:1", **limits: Any) -> None:
     """Each tensor in a nest of containers is on the device, and close to the one in the other nest."""
-    ours = tensors_of(got)
+    ours = tree_leaves(got)
     assert {tensor.device for tensor in ours} == {torch.device(device)}
-    assert_close(ours, tensors_of(expected), check_device=False, **limits)
+    assert_close(ours, tree_leaves(expected), check_device=False, **limits)
 
 
 def drawn_by_seed(draw: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -13,11 +13,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import comparing
 import numpy as np
 import pytest
 import torch
-from comparing import EXACT
+from comparing import EXACT, assert_same
 from torch.testing import assert_close
 
 import torch_openreg
@@ -385,12 +384,6 @@ RECURRENT_OPTIONS: list[dict[str, object]] = [
 ]
 
 
-def assert_same(on_dev: torch.Tensor, on_cpu: torch.Tensor, exactly: bool) -> None:
-    """Equal bit for bit, or up to rounding."""
-    tolerance = 0.0 if exactly else 0.02 if on_cpu.dtype is torch.bfloat16 else 1e-5
-    assert_close(on_dev.cpu(), on_cpu, rtol=2 * tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
 @pytest.mark.parametrize("options", RECURRENT_OPTIONS, ids=str)
 def test_recurrent_layers_and_their_gradients(kind: type, options: dict[str, object]) -> None:
@@ -404,16 +397,15 @@ def test_recurrent_layers_and_their_gradients(kind: type, options: dict[str, obj
     xd = x.to(DEV).requires_grad_()
     x.requires_grad_()
     exactly = kind is torch.nn.LSTM and not {"proj_size", "dtype"} & options.keys()  # float, in oneDNN
+    tolerance = 0.0 if exactly else 0.02 if x.dtype is torch.bfloat16 else 1e-5
+    limits = {"rtol": 2 * tolerance, "atol": tolerance}
     on_cpu, on_dev = cpu(x)[0], dev(xd)[0]
-    assert_same(on_dev, on_cpu, exactly)
+    assert_same(on_dev, on_cpu, **limits)
     on_cpu.square().sum().backward()
     on_dev.square().sum().backward()
-    for p, q in zip(dev.parameters(), cpu.parameters(), strict=True):
-        assert p.grad is not None and q.grad is not None
-        assert_same(p.grad, q.grad, exactly)
-    assert_same(xd.grad, x.grad, exactly)
+    assert_same([t.grad for t in (*dev.parameters(), xd)], [t.grad for t in (*cpu.parameters(), x)], **limits)
     with torch.inference_mode():
-        assert_same(dev(xd)[0], cpu(x)[0], exactly)
+        assert_same(dev(xd)[0], cpu(x)[0], **limits)
 
 
 WRONG_CELLS = {
@@ -587,7 +579,7 @@ def test_scaled_dot_product_attention_equals_the_cpu(kind: str) -> None:
         out.square().sum().backward()
         results.append([out, *(leaf.grad for leaf in leaves)])
     # Where the mask has a gradient it is PyTorch's math on both, in steps that round differently.
-    comparing.assert_same(results[1], results[0], **({} if kind == "mask with a gradient" else EXACT))
+    assert_same(results[1], results[0], **({} if kind == "mask with a gradient" else EXACT))
 
 
 # overlapping copies are refused where the CPU refuses them, and a copy onto the same place is none
