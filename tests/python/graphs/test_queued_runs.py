@@ -12,6 +12,7 @@ from finished import Program
 START = """
 import ctypes, os
 import torch
+from capturing import captured
 
 D = torch.device("openreg:1")
 torch.openreg.set_device(D)
@@ -26,13 +27,6 @@ def by_dispatcher():
 
 def by_driver():
     return sum(library.kernels_driver_calls(i) for i in range(3))
-
-
-def captured(function, **options):
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph, **options):
-        result = function()
-    return graph, result
 
 
 def replayed(graph, times=1):
@@ -51,6 +45,7 @@ def replayed(graph, times=1):
 def program(kernels_library: Path, python: Program) -> Program:
     """Runs code on the driver of three kernels."""
     variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{kernels_library}", "PROGRAM_LIBRARY": str(kernels_library)}
+    variables |= {"PYTHONPATH": str(Path(__file__).parent)}
     no_races = {"OPENREG_SIM_RACES": None}  # which see each node by itself
     return lambda code: python(START + textwrap.dedent(code), **variables, **no_races)
 
