@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,14 +46,6 @@ def _backward(operator: Callable[..., Any]) -> Body:
     return body
 
 
-def _in_place(operator: Callable[..., Any]) -> Body:
-    def body(call: Call) -> Any:
-        with torch.no_grad():
-            return call(operator), call.all
-
-    return body
-
-
 def _transposed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.transpose(-1, -2).contiguous().transpose(-1, -2) if tensor.dim() > 1 else tensor
 
@@ -74,11 +68,8 @@ def _in_layout(call: Call, layout: str) -> Call:
             return tensor
         return LAYOUTS[layout](tensor.detach()).requires_grad_(tensor.requires_grad)
 
-    if isinstance(call, LayerCall):
-        args, kwargs = tree_map_only(torch.Tensor, change, (tuple(call.args), dict(call.kwargs)))
-        return LayerCall(call.input, args, kwargs)
     input_, args, kwargs = tree_map_only(torch.Tensor, change, (call.input, tuple(call.args), dict(call.kwargs)))
-    return Call(input_, args, kwargs, call.process, call.keep)
+    return dataclasses.replace(call, input=input_, args=args, kwargs=kwargs)
 
 
 def _memory(call: Call) -> list[torch.Tensor]:
@@ -216,13 +207,8 @@ def checks_of(entry: Entry, gradients: bool, samples: int) -> Iterator[tuple[str
         bodies.append(("backward", _backward(operator), True))
     inplace = entry.info.get_inplace() if entry.database in ("op", "foreach") else None
     if inplace is not None:
-        bodies.append(("in place", _in_place(inplace), False))
+        bodies.append(("in place", torch.no_grad()(_forward(inplace)), False))
     for name, body, differentiable in bodies:
         for layout in LAYOUTS:
             check = f"captured {name} {layout}"
-            yield (
-                check,
-                lambda check=check, body=body, layout=layout, with_=differentiable: _each(
-                    entry, check, body, with_, layout, samples
-                ),
-            )
+            yield check, functools.partial(_each, entry, check, body, differentiable, layout, samples)

@@ -263,8 +263,6 @@ def _like(tensor: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def _outputs_like(result: Any, kind: str) -> Any:
-    if isinstance(result, torch.Tensor):
-        return _like(result, kind)
     return torch.utils._pytree.tree_map(lambda r: _like(r, kind), result)
 
 
@@ -354,12 +352,11 @@ class Checks:
             return
         if (self.kind, f"{self.entry.database}/{self.entry.operator}") in UNDEFINED:
             return
+        yield "forward", lambda: self._each("forward", forward(info.op), gradients, self.samples)
         if self.kind != "plain":
-            yield "forward", lambda: self._each("forward", forward(info.op), gradients, self.samples)
             if gradients:
                 yield "backward", lambda: self._each("backward", backward(info.op), True, self.samples)
             return
-        yield "forward", lambda: self._each("forward", forward(info.op), gradients, self.samples)
         if self.entry.database in ("op", "ref"):
             yield "noncontiguous", lambda: self._each("noncontiguous", forward(info.op), gradients, 3, strided=True)
         inplace = info.get_inplace()
@@ -396,14 +393,12 @@ class Checks:
         for number, sample in enumerate(self._samples(gradients, count)):
             if inplace and sample.broadcasts_input:
                 continue
-            if strided and any(
-                t.layout != torch.strided for t in tensors_of((sample.input, sample.args, sample.kwargs))
-            ):
+            if strided and any(t.layout != torch.strided for t in tensors_of(call_of(sample).all)):
                 continue
             call = call_of(sample.noncontiguous() if strided else sample)
             call.keep = stays_on_cpu(self.entry.id)
             if self.kind in KINDS:
-                call.input, call.args, call.kwargs = changed(self.kind, (call.input, call.args, call.kwargs))
+                call.input, call.args, call.kwargs = changed(self.kind, call.all)
             found = compare_calls(self.entry, check, body, call, lenient=self.kind in KINDS)
             if found is not None:
                 return f"sample {number}: {found}"

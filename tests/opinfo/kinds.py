@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -52,11 +52,11 @@ UNDEFINED = {
 def changed(kind: str, value: Any) -> Any:
     """`value` with every dense tensor in it of that kind; gradients are wanted as before."""
 
-    def leaf(tensor: Any) -> Any:
-        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout != torch.strided or tensor.is_nested:
             return tensor
         with torch.no_grad():
             made = KINDS[kind](tensor.detach())
         return made.requires_grad_(tensor.requires_grad)
 
-    return tree_map(leaf, value, is_leaf=lambda x: isinstance(x, torch.Tensor))
+    return tree_map_only(torch.Tensor, leaf, value)

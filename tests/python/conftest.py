@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from compiled_drivers import compile_toy_driver
+from compiled_drivers import compile_driver, compile_toy_driver
+from finished import Program
 from warm_interpreter import WarmInterpreter
 
 import torch_openreg  # noqa: F401
@@ -86,6 +87,12 @@ def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_toy_driver(tmp_path_factory.mktemp("toy"))
 
 
+@pytest.fixture(scope="session")
+def kernels_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver of three kernels: add, relu and mm."""
+    return compile_driver(tmp_path_factory.mktemp("kernels"), "kernels_driver.c")
+
+
 @functools.cache
 def foreign_lines() -> frozenset[str]:
     """What torch alone prints as errors in this environment: other libraries complain of variables of theirs."""
@@ -94,9 +101,6 @@ def foreign_lines() -> frozenset[str]:
     settings["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     return frozenset(done.stderr.splitlines(keepends=True))
-
-
-PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +112,7 @@ def warm_interpreter() -> Iterator[WarmInterpreter]:
 
 
 @pytest.fixture
-def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) -> PythonRunner:
+def python(request: pytest.FixtureRequest, warm_interpreter: WarmInterpreter) -> Program:
     """Runs code in a process of its own and returns the finished process; a status other than `status` fails the test.
 
     The process sees no variable OPENREG_* but those given and OPENREG_SIM_RACES, and no stored preference; None unsets a variable.

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+"""Runs code in a process of its own and returns the finished process: the fixture `python`, and those that add to it."""
 
 
 def finished(

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch._inductor
+from finished import Program, finished
 from torch import nn
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 PACKAGE = Path(torch.__file__).parent
 
@@ -56,11 +54,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # in a process that has compiled nothing, on every device, aliased and staged; inputs, buffers and results of the host
 # are what they are in eager mode on the CPU
 RUN = """
-import sys
 import torch
 import torch._inductor
-
-sys.path.insert(0, FOLDER)
 from test_aot_packages import Net
 
 for device in ("openreg:1", "openreg:0"):
@@ -75,8 +70,7 @@ for device in ("openreg:1", "openreg:0"):
         assert torch.openreg.memory_allocated(device) > before
         want = expected(x, shift)
         assert [str(t.device) for t in got] == [device, "cpu", device]
-        for a, b in zip((*got, mine), (*want, shift)):
-            torch.testing.assert_close(a.cpu(), b.detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close((*got, mine), (*want, shift), check_device=False, rtol=1e-4, atol=1e-5)
 
     # weights of any device
     other = Net().eval()
@@ -97,8 +91,8 @@ assert ("openreg::compiled_graph_" in stats["staged"]) == STAGED, stats
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_package_runs_on_every_device(python: Program, package: Path, staged: bool) -> None:
-    program = f"PATH, FOLDER, STAGED = {str(package)!r}, {str(Path(__file__).parent)!r}, {staged}\n" + RUN
-    python(program, timeout=400, **({"OPENREG_OPERATORS": "staged"} if staged else {}))
+    program = f"PATH, STAGED = {str(package)!r}, {staged}\n" + RUN
+    python(program, timeout=400, PYTHONPATH=os.pathsep.join(sys.path), OPENREG_OPERATORS="staged" if staged else None)
 
 
 # errors of the graph and of the caller are errors, and the next call works
@@ -179,22 +173,13 @@ def test_a_program_without_python(tmp_path: Path, package: Path) -> None:
     # Nothing names a symbol of libtorch_openreg.so: its registrations are what is wanted.
     command += ["-Wl,--no-as-needed", "-ltorch_openreg", "-ltorch", "-ltorch_cpu", "-lc10"]
     command += [f"-Wl,-rpath,{PACKAGE / 'lib'}:{ours}"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
-    done = subprocess.run(
-        [tmp_path / "main", package],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={"OPENREG_DRIVERS": "sim"},
-    )
-    assert done.returncode == 0, done.stderr
+    finished(command, cwd=tmp_path, timeout=300)
+    done = finished([tmp_path / "main", package], timeout=120, env={"OPENREG_DRIVERS": "sim"})
     device, host, total, shift = done.stdout.split()
     expected = Net().eval()(torch.ones(5, 16), torch.zeros(16))
     assert (device.partition(":")[2], host, float(shift)) == ("1", "cpu", 16.0)
     assert float(total) == pytest.approx(expected[1].item(), rel=1e-4)
-    linked = subprocess.run(["ldd", tmp_path / "main"], capture_output=True, text=True, check=True).stdout
-    assert "libpython" not in linked
+    assert "libpython" not in finished(["ldd", tmp_path / "main"]).stdout
 
 
 # a package, which runs whatever the device is named, gives PyTorch's own name of it where openreg is not imported
@@ -207,7 +192,7 @@ def test_a_package_without_openreg(python: Program, package: Path) -> None:
         except RuntimeError as error:
             print(error)
     """
-    assert "privateuseone" in python(textwrap.dedent(program), TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout
+    assert "privateuseone" in python(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout
 
 
 # JIT graphs in C++: forward and backward, dynamic sizes, written inputs, views, numbers and tensors of the host
@@ -228,8 +213,8 @@ for size in (8, 5):
     b.backward()
     assert str(b.device) == "openreg:1"
     torch.testing.assert_close(a, b.cpu())
-    for p, q in zip(model.parameters(), there.parameters()):
-        torch.testing.assert_close(p.grad, q.grad.cpu())
+    ours, theirs = ([p.grad for p in each.parameters()] for each in (there, model))
+    torch.testing.assert_close(ours, theirs, check_device=False)
 
 
 def work(a, b, c):
@@ -243,8 +228,7 @@ for size in (4, 6):
     aa, bb = a.to("openreg"), b.to("openreg")
     want, got = work(a, b, c), compiled(aa, bb, c)
     assert got[2] == want[2] and str(got[3].device) == "cpu" and str(got[0].device) == "openreg:0"
-    for p, q in zip((*want[:2], want[3], b), (*got[:2], got[3], bb)):
-        torch.testing.assert_close(p, q.cpu())
+    torch.testing.assert_close((*got, bb), (*want, b), check_device=False)
 
 # frozen weights, which are the graph's own
 torch._inductor.config.freezing = True
@@ -261,7 +245,7 @@ assert names & set(staged) == (names if STAGED else set()), staged
 
 @pytest.mark.parametrize("staged", [pytest.param(False, marks=pytest.mark.long), True])
 def test_cpp_wrapper(python: Program, staged: bool) -> None:
-    python(f"STAGED = {staged}\n" + CPP_WRAPPER, timeout=400, **({"OPENREG_OPERATORS": "staged"} if staged else {}))
+    python(f"STAGED = {staged}\n" + CPP_WRAPPER, timeout=400, OPENREG_OPERATORS="staged" if staged else None)
 
 
 # results on a device that the graph names, forward and backward, in C++: the device, values, gradients and shared memory
@@ -311,7 +295,7 @@ assert [str(t.device) for t in made] == ["openreg:1", "openreg:0"], made
 @pytest.mark.long
 @pytest.mark.parametrize("staged", [False, True])
 def test_results_on_another_device(python: Program, staged: bool) -> None:
-    python(OTHER_DEVICE, timeout=400, **({"OPENREG_OPERATORS": "staged"} if staged else {}))
+    python(OTHER_DEVICE, timeout=400, OPENREG_OPERATORS="staged" if staged else None)
 
 
 # the same of a package: what was on the inputs' device stays with them, the rest is where the graph says
@@ -345,10 +329,6 @@ def test_errors_go_through() -> None:
         _C_compile._compiled_run_whole(fails, [x], False, -1, (), False)
     with pytest.raises(TypeError):
         _C_compile._compiled_run_whole(lambda inputs: 5, [x], False, -1, (), False)  # type: ignore[arg-type, return-value]
-    assert (
-        _C_compile._compiled_run_whole(lambda inputs: [inputs[0] + inputs[1], 5], [x, 2], False, -1, (), False)[
-            0
-        ].tolist()
-        == [3] * 3
-    )
+    sums = _C_compile._compiled_run_whole(lambda inputs: [inputs[0] + inputs[1], 5], [x, 2], False, -1, (), False)
+    assert sums[0].tolist() == [3] * 3
     assert sys.exc_info() == (None, None, None)

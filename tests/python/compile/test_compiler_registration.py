@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
+from finished import Program
 
 COMPILED = """
     import torch
@@ -26,7 +23,7 @@ COMPILED = """
 
 # `import torch` with this package imports nothing of the compilers, and registers them when they are imported, in
 # whichever order
-def test_compilers_are_registered_without_being_imported(python: PythonRunner) -> None:
+def test_compilers_are_registered_without_being_imported(python: Program) -> None:
     python(
         """
         import sys, torch, torch_openreg
@@ -53,7 +50,7 @@ def test_compilers_are_registered_without_being_imported(python: PythonRunner) -
 
 
 # registering costs next to nothing: what it adds to the import is below 10 ms
-def test_registration_is_cheap(python: PythonRunner) -> None:
+def test_registration_is_cheap(python: Program) -> None:
     done = python(
         """
         import sys, time, torch, torch_openreg
@@ -72,7 +69,7 @@ def test_registration_is_cheap(python: PythonRunner) -> None:
 
 # a second process finds the graph compiled; one with another version of this package doesn't
 @pytest.mark.long
-def test_graphs_are_cached_by_version(python: PythonRunner, tmp_path: Path) -> None:
+def test_graphs_are_cached_by_version(python: Program, tmp_path: Path) -> None:
     folder = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
     assert python(COMPILED.format(change=""), **folder).stdout.split() == ["0", "1"]
     assert python(COMPILED.format(change=""), **folder).stdout.split() == ["1", "0"]
@@ -81,7 +78,7 @@ def test_graphs_are_cached_by_version(python: PythonRunner, tmp_path: Path) -> N
 
 
 # no attribute of PyTorch is another one after the registrations
-def test_nothing_of_pytorch_is_replaced(python: PythonRunner) -> None:
+def test_nothing_of_pytorch_is_replaced(python: Program) -> None:
     python(
         """
         import sys

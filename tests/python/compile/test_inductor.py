@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
+from comparing import drawn_by_seed
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from torch_openreg_lab.check.paired_tensors import tensors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 
@@ -35,20 +38,17 @@ def check(function: Callable[..., Any], *arguments: Any, device: str = "openreg:
         torch.manual_seed(7)
         given = on(place, arguments)
         result = (function if place == "cpu" else torch.compile(function, **options))(*given)
-        tensors = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        tensors = tensors_of(result)
         assert all(str(t.device) == place for t in tensors)
         wanted = [t for t in tensors if t.requires_grad]
         if wanted:
             sum(t.float().square().mean() for t in wanted).backward()
-        leaves = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
+        leaves = tensors_of(given)
         for module in (m for m in tree_leaves(given) if isinstance(m, nn.Module)):
             leaves += [*module.parameters(), *module.buffers()]
         gradients = [t.grad for t in leaves if t.is_leaf]
         answers.append([*tensors, *leaves, *gradients])
-    for expected, got in zip(*answers, strict=True):
-        assert (expected is None) == (got is None)
-        if expected is not None:
-            torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(answers[1], answers[0], check_device=False, rtol=1e-4, atol=1e-5)
 
 
 def net() -> nn.Module:
@@ -136,15 +136,10 @@ def test_indexing() -> None:
 def test_dropout_follows_the_seed() -> None:
     function = torch.compile(lambda x: F.dropout(x, 0.25) * 1)
     x = torch.ones(4096, device="openreg:1", requires_grad=True)
-    results = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        results.append(function(x))
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-    assert abs((results[0] == 0).float().mean().item() - 0.25) < 0.05
-    results[0].sum().backward()
-    assert torch.equal(x.grad, results[0].detach())  # the backward pass has the same mask
+    result = drawn_by_seed(lambda: function(x))
+    assert abs((result == 0).float().mean().item() - 0.25) < 0.05
+    result.sum().backward()
+    assert torch.equal(x.grad, result.detach())  # the backward pass has the same mask
 
 
 # tensors of the host among the arguments, moves in both directions, and a number in a tensor of the host
@@ -288,17 +283,15 @@ def test_checkpointing_draws_the_same_again(backend: str) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y, 0.5) * 2, x, use_reentrant=False)
 
-    gradients = []
-    for seed in (1, 1, 2):
+    def gradient() -> torch.Tensor:
         torch._dynamo.reset()
         x = torch.ones(8, 16, device="openreg:1", requires_grad=True)
-        torch.manual_seed(seed)
         results = torch.compile(function, backend=backend, fullgraph=True)(x)
         results.sum().backward()
         assert torch.equal(results, x.grad)
-        gradients.append(x.grad)
-    assert torch.equal(gradients[0], gradients[1])
-    assert not torch.equal(gradients[0], gradients[2])
+        return x.grad
+
+    drawn_by_seed(gradient)
 
 
 # the same of operators for which Inductor has no code: they run as they are, with the state of the forward pass

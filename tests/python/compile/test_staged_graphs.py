@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
+from finished import Program
 
 PROGRAM = """
     import copy, torch
@@ -105,7 +103,7 @@ PROGRAM = """
 
 
 # a driver whose memory the host can't reach: results as the CPU's, one staged call for each graph
-def test_graphs_on_a_driver_without_host_memory(python: PythonRunner, toy_library: Path) -> None:
+def test_graphs_on_a_driver_without_host_memory(python: Program, toy_library: Path) -> None:
     done = python(
         PROGRAM,
         timeout=280,
@@ -115,5 +113,5 @@ def test_graphs_on_a_driver_without_host_memory(python: PythonRunner, toy_librar
 
 
 # the same where staging was asked for
-def test_graphs_on_sim_told_to_stage(python: PythonRunner) -> None:
+def test_graphs_on_sim_told_to_stage(python: Program) -> None:
     assert python(PROGRAM, timeout=280, OPENREG_OPERATORS="staged").stdout.split()[-1] == "done"

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
+import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch._inductor
 import torch._inductor.config
+from finished import Program
 from torch._inductor.utils import run_and_get_code
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
-
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def with_waits(
@@ -80,14 +79,12 @@ def test_waits_come_behind_kernels(training: bool) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_waits_come_behind_kernels_in_cpp(python: Program, training: bool) -> None:
     program = f"""
-import sys
 import torch._inductor.config
-sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_waits import check_compiled
 torch._inductor.config.cpp_wrapper = True
 check_compiled({training})
 """
-    python(program, timeout=400)
+    python(program, timeout=400, PYTHONPATH=os.pathsep.join(sys.path))
 
 
 class Waits(torch.nn.Module):

@@ -17,6 +17,15 @@ def captured(function: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
     return made, result
 
 
+def warmed_up(function: Callable[[], Any], stream: torch.openreg.Stream) -> Any:
+    """What the function returns on a stream that waits for the current one, which waits for it."""
+    stream.wait_stream(torch.openreg.current_stream())
+    with torch.openreg.stream(stream):
+        result = function()
+    torch.openreg.current_stream().wait_stream(stream)
+    return result
+
+
 def spoiler(graph: Any, results: Iterable[torch.Tensor]) -> Any:
     """A graph whose replays overwrite all that another graph's pool has: results, and what is free between its nodes.
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from capturing import captured
+from comparing import drawn_by_seed
 from torch import nn
 
 D = "openreg"
@@ -41,30 +43,20 @@ def test_a_compiled_function_is_captured() -> None:
     x, total = torch.randn(6, 6, device=D), torch.zeros(3, device=D)
     work(x, total)
     total.zero_()
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph):
-        out = work(x, total)
+    graph, out = captured(lambda: work(x, total))
     assert total.tolist() == [0] * 3
     x.mul_(0.5)
-    results = []
-    for seed in (3, 3, 4):
-        torch.openreg.manual_seed(seed)
-        graph.replay()
-        results.append(out.clone())
-    torch.openreg.manual_seed(3)
-    torch.testing.assert_close(results[0], work(x, total))
+    drawn = drawn_by_seed(lambda: graph.replay() or out.clone())
+    torch.openreg.manual_seed(1)
+    torch.testing.assert_close(drawn, work(x, total))
     assert total.tolist() == [4] * 3
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
 
 
 def test_a_compiled_function_is_compiled_in_the_capture() -> None:
     "Tracing runs on fake tensors, which are no part of the graph."
     work = torch.compile(lambda x: x.cos() + x.sum())
     x = torch.zeros(5, device=D)
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph):
-        out = work(x)
+    graph, out = captured(lambda: work(x))
     graph.replay()
     assert out.tolist() == [1] * 5
     x.fill_(2)
@@ -88,20 +80,11 @@ def trained(model: nn.Module, run: Callable[..., Any], steps: int = 7) -> list[t
 
 def replays_of(work: Callable[[], Any]) -> tuple[Any, int]:
     "What the work returns, and how many replays it made."
-    from torch_openreg.openreg import graphs
-
-    count = 0
-    replay = graphs.OpenRegGraph.replay
-
-    def counted(self: Any) -> None:
-        nonlocal count
-        count += 1
-        replay(self)
-
+    replays: list[None] = []
+    replay = torch.openreg.OpenRegGraph.replay
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphs.OpenRegGraph, "replay", counted)
-        result = work()
-    return result, count
+        patch.setattr(torch.openreg.OpenRegGraph, "replay", lambda graph: replays.append(replay(graph)))
+        return work(), len(replays)
 
 
 def test_reduce_overhead_trains_as_eager() -> None:
@@ -162,9 +145,7 @@ def test_reduce_overhead_inside_of_a_capture() -> None:
     x = torch.zeros(4, device=D)
     for _ in range(4):
         work(x)
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph):
-        out = work(x)
+    graph, out = captured(lambda: work(x))
     graph.replay()
     assert out.tolist() == [1] * 4
 

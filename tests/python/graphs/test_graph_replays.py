@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from capturing import captured
+from capturing import captured, warmed_up
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,8 +32,7 @@ def check(function: Callable[..., Any], *inputs: torch.Tensor) -> None:
             for t in results:
                 t.fill_(float("nan"))
         graph.replay()
-        for t, wanted in zip(results, expected, strict=True):
-            torch.testing.assert_close(t.detach(), wanted, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close([t.detach() for t in results], expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -218,10 +217,8 @@ def test_graph_checkpoint_preserve_rng_state(reentrant: bool) -> None:
         return out, x.grad
 
     side = torch.openreg.Stream()
-    side.wait_stream(torch.openreg.current_stream())
-    with torch.openreg.stream(side):
-        torch.openreg.manual_seed(5)
-        expected = [t.detach().clone() for t in step()]
+    torch.openreg.manual_seed(5)
+    expected = warmed_up(lambda: [t.detach().clone() for t in step()], side)
     torch.openreg.synchronize()
     before = torch.openreg.get_rng_state()
     graph, results = captured(step, stream=side)
@@ -287,12 +284,7 @@ def test_reset_waits_for_each_stream() -> None:
     graph, out = captured(lambda: (x @ x).sum())
     results = []
     for _ in range(4):
-        stream = torch.openreg.Stream()
-        stream.wait_stream(torch.openreg.current_stream())
-        with torch.openreg.stream(stream):
-            graph.replay()
-            results.append(out.clone())
-        torch.openreg.current_stream().wait_stream(stream)
+        results.append(warmed_up(lambda: graph.replay() or out.clone(), torch.openreg.Stream()))
     graph.reset()
     assert len({result.item() for result in results}) == 1
 
@@ -369,22 +361,12 @@ def test_inference_mode_around_a_part() -> None:
 
 def test_another_thread_ends_a_capture() -> None:
     "An error; the thread that began it goes on as if there had been none."
-    x, graph, errors = torch.ones(4, device=D), torch.openreg.OpenRegGraph(), []
-    stream = torch.openreg.Stream()
-
-    def end() -> None:
-        try:
-            graph.capture_end()
-        except RuntimeError as error:
-            errors.append(str(error))
-
+    x, graph, stream = torch.ones(4, device=D), torch.openreg.OpenRegGraph(), torch.openreg.Stream()
     with torch.openreg.stream(stream):
         graph.capture_begin(capture_error_mode="relaxed")
         x += 1
-        thread = threading.Thread(target=end)
-        thread.start()
-        thread.join()
-        assert "must end in the thread that began it" in errors[0]
+        with ThreadPoolExecutor() as pool, pytest.raises(RuntimeError, match="must end in the thread that began it"):
+            pool.submit(graph.capture_end).result()
         x += 1
     stream.synchronize()
     assert x.tolist() == [2] * 4

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
 import torch
 import torch.utils.checkpoint
+from capturing import captured, warmed_up
 from torch import nn
 
 D = "openreg"
@@ -52,23 +54,17 @@ def test_graph_optims(name: str) -> None:
 
     optimizer = OPTIMIZERS[name](model.parameters())
     x, y = (tensor.clone() for tensor in data[0])
-    side = torch.openreg.Stream()
-    side.wait_stream(torch.openreg.current_stream())
-    with torch.openreg.stream(side):  # the warm-up makes the optimizer's state; it is the first step
-        first = train(model, optimizer, x, y)
-    torch.openreg.current_stream().wait_stream(side)
-    graph = torch.openreg.OpenRegGraph()
+    step, side = functools.partial(train, model, optimizer, x, y), torch.openreg.Stream()
+    first = warmed_up(step, side)  # which makes the optimizer's state; it is the first step
     optimizer.zero_grad(set_to_none=True)
-    with torch.openreg.graph(graph, stream=side):
-        loss = train(model, optimizer, x, y)
+    graph, loss = captured(step, stream=side)
     torch.testing.assert_close(first, expected[0])
     for batch, wanted in zip(data[1:], expected[1:], strict=True):
         x.copy_(batch[0])
         y.copy_(batch[1])
         graph.replay()
         torch.testing.assert_close(loss, wanted)
-    for ours, theirs in zip(model.state_dict().values(), eager.state_dict().values(), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(model.state_dict(), eager.state_dict())
 
 
 def test_graph_grad_scaling() -> None:
@@ -78,9 +74,7 @@ def test_graph_grad_scaling() -> None:
     optimizer = torch.optim.SGD([weight], lr=0.1)
     scaler.scale(weight.sum()).backward()  # makes the scale
     optimizer.zero_grad(set_to_none=True)
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph):
-        scaler.scale((weight * 2).sum()).backward()
+    graph, _ = captured(lambda: scaler.scale((weight * 2).sum()).backward())
     graph.replay()
     assert weight.grad.tolist() == [8] * 3
     scaler.step(optimizer)
@@ -115,12 +109,9 @@ def test_graph_scaling_fused_optimizers(make: Any) -> None:
 
     optimizer, graph_scaler = make(model.parameters(), **options), scaler()
     side, x = torch.openreg.Stream(), inputs[0].clone()
-    side.wait_stream(torch.openreg.current_stream())
-    with torch.openreg.stream(side):
-        train(model, optimizer, graph_scaler, x)
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph, stream=side):
-        train(model, optimizer, graph_scaler, x)
+    step = functools.partial(train, model, optimizer, graph_scaler, x)
+    warmed_up(step, side)
+    graph, _ = captured(step, stream=side)
     for given, wanted in zip(inputs[1:], expected[1:], strict=True):
         x.copy_(given)
         graph.replay()
@@ -161,9 +152,7 @@ def test_graph_autocast() -> None:
         with torch.autocast(D, torch.bfloat16, cache_enabled=False):
             return x @ w
 
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph):
-        out = work()
+    graph, out = captured(work)
     x.mul_(2)
     graph.replay()
     assert out.dtype == torch.bfloat16
@@ -229,9 +218,9 @@ def test_memory_of_a_step() -> None:
     with torch.openreg.stream(side):
         step()
         eager = peak(step) - static
-    captured = peak(capture) - static
+    capturing = peak(capture) - static
     kept = torch.openreg.memory_allocated()
-    assert captured <= eager + changed + 0.02 * eager
+    assert capturing <= eager + changed + 0.02 * eager
     assert kept - static <= eager
     graph.replay()
     assert peak(graph.replay) == kept

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from compiled_drivers import compile_driver
+from finished import Program
 
 START = """
 import ctypes, os
 import torch
+from capturing import captured
 
 D = torch.device("openreg:1")
 torch.openreg.set_device(D)
@@ -29,13 +29,6 @@ def by_driver():
     return sum(library.kernels_driver_calls(i) for i in range(3))
 
 
-def captured(function, **options):
-    graph = torch.openreg.OpenRegGraph()
-    with torch.openreg.graph(graph, **options):
-        result = function()
-    return graph, result
-
-
 def replayed(graph, times=1):
     "What came of it, counted by the dispatcher and by the driver."
     before, ran = by_dispatcher(), by_driver()
@@ -48,25 +41,16 @@ def replayed(graph, times=1):
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
 @pytest.fixture
-def program(folder: Path, python: Callable[..., object]) -> Callable[..., object]:
-    """Runs code on the driver of three kernels: add, relu and mm."""
-    library = compile_driver(folder, "kernels_driver.c")
-
-    def run(code: str, **environment: str) -> object:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{library}", "PROGRAM_LIBRARY": str(library)}
-        no_races = {"OPENREG_SIM_RACES": None}  # which see each node by itself
-        return python(START + textwrap.dedent(code), **(variables | no_races | environment))
-
-    return run
+def program(kernels_library: Path, python: Program) -> Program:
+    """Runs code on the driver of three kernels."""
+    variables = {"OPENREG_DRIVER_LIBRARIES": f"kernels:{kernels_library}", "PROGRAM_LIBRARY": str(kernels_library)}
+    variables |= {"PYTHONPATH": str(Path(__file__).parent)}
+    no_races = {"OPENREG_SIM_RACES": None}  # which see each node by itself
+    return lambda code: python(START + textwrap.dedent(code), **variables, **no_races)
 
 
-def test_a_run_of_kernels_is_launched(program: Callable[..., object]) -> None:
+def test_a_run_of_kernels_is_launched(program: Program) -> None:
     "By the driver alone, on the memory as it is then, also where another graph takes the memory in between."
     program(
         """
@@ -89,7 +73,7 @@ def test_a_run_of_kernels_is_launched(program: Callable[..., object]) -> None:
     )
 
 
-def test_what_the_host_computes_is_called_between(program: Callable[..., object]) -> None:
+def test_what_the_host_computes_is_called_between(program: Program) -> None:
     "Operators of the host, random numbers, and kernels that refuse what they are given."
     program(
         """
@@ -116,7 +100,7 @@ def test_what_the_host_computes_is_called_between(program: Callable[..., object]
     )
 
 
-def test_who_watches_operators_sees_each(program: Callable[..., object]) -> None:
+def test_who_watches_operators_sees_each(program: Program) -> None:
     "Rules of the policy, and details, are of calls: then all nodes are called. So is a replay inside another capture."
     program(
         """
@@ -134,7 +118,7 @@ def test_who_watches_operators_sees_each(program: Callable[..., object]) -> None
     )
 
 
-def test_memory_that_has_moved_is_found_before_a_launch(program: Callable[..., object]) -> None:
+def test_memory_that_has_moved_is_found_before_a_launch(program: Program) -> None:
     program(
         """
         import pytest
@@ -149,7 +133,7 @@ def test_memory_that_has_moved_is_found_before_a_launch(program: Callable[..., o
 
 # what is done on a captured stream without PyTorch is an error, and never runs at once
 @pytest.mark.parametrize("call", ["fill", "copy", "function", "wait"])
-def test_calls_of_the_c_api_on_a_captured_stream_are_refused(program: Callable[..., object], call: str) -> None:
+def test_calls_of_the_c_api_on_a_captured_stream_are_refused(program: Program, call: str) -> None:
     program(
         f"""
         from torch_openreg import config

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from comparing import assert_same, drawn_by_seed
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
@@ -60,28 +62,21 @@ def test_attention_equals_the_cpu(choice: str, case: str, dtype: torch.dtype) ->
         expected = attend("cpu", tensors, **settings)
     with sdpa_kernel(backends):
         got = attend(DEV, tensors, **settings)
-    for a, b in zip(got, expected, strict=True):
-        assert a.device == torch.device(DEV) and a.dtype == dtype
-        # Kernels differ in where they round.
-        assert_close(a.cpu(), b, **({"rtol": 5e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}))
+    assert {t.dtype for t in got} == {dtype}
+    # Kernels differ in where they round.
+    assert_same(got, expected, **({"rtol": 5e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}))
 
 
 # fewer heads of keys than of queries, and other lengths of keys
 def test_grouped_queries_equal_the_cpu() -> None:
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
-    expected = attend("cpu", [q, k, v], enable_gqa=True)
-    for a, b in zip(attend(DEV, [q, k, v], enable_gqa=True), expected, strict=True):
-        assert_close(a.cpu(), b)
+    assert_same(attend(DEV, [q, k, v], enable_gqa=True), attend("cpu", [q, k, v], enable_gqa=True))
 
 
 # dropout draws on the device by the device's seed
 def test_dropout_in_attention() -> None:
     tensors = [t.to(DEV) for t in heads(2, 2, 16, 8)]
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.openreg.manual_seed_all(seed)
-        drawn.append(F.scaled_dot_product_attention(*tensors, dropout_p=0.5))
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    drawn_by_seed(lambda: F.scaled_dot_product_attention(*tensors, dropout_p=0.5))
 
 
 def layers() -> dict[str, nn.Module]:
@@ -109,8 +104,7 @@ def test_the_fast_path_of_encoders(kind: str, padded: bool) -> None:
             stats = torch.openreg.operator_stats()
         finally:
             torch.openreg.set_operator_details(False)
-    assert got.device == torch.device(DEV)
-    assert_close(got.cpu(), expected)
+    assert_same(got, expected)
     assert "aten::_transformer_encoder_layer_fwd" in stats["aliased"] | stats["staged"]
 
 
@@ -147,14 +141,10 @@ def test_multihead_attention_equals_the_cpu(settings: dict[str, Any], need_weigh
             made.square().sum().backward()
             parts += [t.grad for t in inputs] + [p.grad for p in model.parameters()]
         results.append(parts)
-    assert len(results[0]) == len(results[1])
-    for got, expected in zip(results[1], results[0], strict=True):
-        assert got.device == torch.device(DEV)
-        assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-5)
+    assert_same(results[1], results[0], rtol=1e-4, atol=1e-5)
     if not training and not settings:
         with torch.no_grad():
-            self_attention = there(*[q.to(DEV)] * 3, need_weights=False)[0]
-            assert_close(self_attention.cpu(), cpu(q, q, q, need_weights=False)[0])
+            assert_same(there(*[q.to(DEV)] * 3, need_weights=False)[0], cpu(q, q, q, need_weights=False)[0])
 
 
 # a vectorised call computes what single calls do, and gradients of single samples exist
@@ -162,14 +152,8 @@ def test_multihead_attention_equals_the_cpu(settings: dict[str, Any], need_weigh
 def test_vectorised(backends: list[SDPBackend] | None) -> None:
     query = torch.randn(2, 3, 4, 8, 8, device=DEV)
 
-    def calls() -> torch.Tensor:
-        return torch.func.vmap(F.scaled_dot_product_attention)(query, query, query)
-
-    if backends is None:
-        got = calls()
-    else:
-        with sdpa_kernel(backends):
-            got = calls()
+    with contextlib.nullcontext() if backends is None else sdpa_kernel(backends):
+        got = torch.func.vmap(F.scaled_dot_product_attention)(query, query, query)
     expected = torch.stack([F.scaled_dot_product_attention(q, q, q) for q in query])
     assert_close(got, expected)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 DEV = torch.device("openreg:1")
 
@@ -60,11 +61,7 @@ def called(name: str, device: torch.device) -> Any:
     for argument in operator._schema.arguments:
         if argument.name in ("device", "generator") or argument.has_default_value():
             continue
-        value = (
-            BY_NAME[argument.name]
-            if argument.name in BY_NAME
-            else {"float": 2.0, "number": 2.0}.get(str(argument.type), 2)
-        )
+        value = BY_NAME.get(argument.name, 2.0 if str(argument.type) in ("float", "number") else 2)
         if argument.kwarg_only:
             named[argument.name] = value
         else:
@@ -82,11 +79,7 @@ def test_every_factory(name: str) -> None:
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         pytest.skip(f"not on the CPU: {type(error).__name__}")
     got = called(name, DEV)
-    for a, b in zip(
-        got if isinstance(got, (tuple, list)) else [got],
-        expected if isinstance(expected, (tuple, list)) else [expected],
-        strict=True,
-    ):
+    for a, b in zip(tree_leaves(got), tree_leaves(expected), strict=True):
         assert (a.shape, a.dtype, a.layout, a.device) == (b.shape, b.dtype, b.layout, DEV)
         if a.layout == torch.strided:
             assert a.stride() == b.stride()

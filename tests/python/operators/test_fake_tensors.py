@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_map_only
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_openreg._integration import fake_tensors
 
@@ -28,7 +28,7 @@ def statistics(x: torch.Tensor, operator: Any) -> Any:
     return operator(x, ones, zeros, zeros, ones, False, 0.1, 1e-5)
 
 
-IMAGE = torch.arange(96.0).reshape(2, 3, 4, 4)
+IMAGE, SQUARE = torch.arange(96.0).reshape(2, 3, 4, 4), torch.arange(16.0).reshape(4, 4)
 CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "nonzero_static": (lambda x: torch.nonzero_static(x, size=5), (torch.tensor([[1.0, 0.0], [1.0, 1.0]]),)),
     "native_batch_norm": (lambda x: statistics(x, torch.native_batch_norm), (IMAGE,)),
@@ -47,6 +47,20 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     ),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), (torch.ones(1, 4, 2, 2).to(memory_format=torch.channels_last),)),
     "histc": (lambda x: torch.histc(x, 4), (torch.arange(8.0),)),
+    "arithmetic": (lambda x: (x + 1) * x.sum(0), (SQUARE,)),
+    "matmul": (lambda x: x @ x.t(), (SQUARE,)),
+    "factory": (lambda x: torch.zeros_like(x, dtype=torch.int64) + torch.arange(4, device=x.device), (SQUARE,)),
+    "view": (lambda x: x.reshape(-1)[::2].unsqueeze(0).expand(3, -1), (SQUARE,)),
+    "index": (lambda x: x[torch.arange(0, 4, 2, device=x.device)], (SQUARE,)),
+    "where": (lambda x: torch.where(x > 0, x, -x), (SQUARE,)),
+    "sort": (lambda x: x.sort(dim=1).indices, (SQUARE,)),
+    "convolution": (lambda x: F.conv1d(x[None], torch.ones(2, 4, 3, device=x.device), padding=1), (SQUARE,)),
+    "attention": (lambda x: F.scaled_dot_product_attention(*[x.reshape(1, 1, 4, 4)] * 3), (SQUARE,)),
+    "to the host": (lambda x: x.cpu() * 2, (SQUARE,)),
+    "to another device": (lambda x: x.to("openreg:0"), (SQUARE,)),
+    "norm": (lambda x: F.layer_norm(x, (4,)), (SQUARE,)),
+    "dropout": (lambda x: F.dropout(x, 0.5), (SQUARE,)),
+    "random numbers": (lambda x: torch.randn(4, 4, device=x.device), (SQUARE,)),
 }
 
 
@@ -55,14 +69,18 @@ def shown(results: Any) -> list[Any]:
     return [(tuple(r.shape), r.stride(), r.dtype, r.device) for r in results]
 
 
+# fake tensors tell of shape, strides, dtype and device what the real ones would have, and take no memory
 @pytest.mark.parametrize("name", CALLS)
 def test_fake_equals_real(name: str) -> None:
     function, arguments = CALLS[name]
     arguments = tuple(a.to(DEV) for a in arguments)
     mode = FakeTensorMode()
     fakes = tree_map_only(torch.Tensor, mode.from_tensor, arguments)
+    before = torch.openreg.memory_stats(DEV)["allocation.all.allocated"]
     with mode:
         fake = function(*fakes)
+    assert torch.openreg.memory_stats(DEV)["allocation.all.allocated"] == before
+    assert all(isinstance(made, FakeTensor) for made in tree_leaves(fake))
     assert shown(fake) == shown(function(*arguments))
     assert all(f.device == torch.device(DEV) for f in fakes)
 

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from compiled_drivers import compile_driver
-
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+from finished import Program
 
 START = """
 import pytest, torch

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from comparing import assert_same
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import (
@@ -25,22 +26,8 @@ from torch.func import (
     vjp,
     vmap,
 )
-from torch.testing import assert_close
-from torch.utils._pytree import tree_leaves, tree_map
 
 DEV = "openreg:1"
-
-
-def on(device: str, value: Any) -> Any:
-    return tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, value)
-
-
-def assert_same(got: Any, expected: Any) -> None:
-    a, b = tree_leaves(got), tree_leaves(expected)
-    assert len(a) == len(b) > 0
-    for one, other in zip(a, b, strict=True):
-        assert one.device == torch.device(DEV)
-        assert_close(one.cpu(), other)
 
 
 def function(x: torch.Tensor) -> torch.Tensor:

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import copy
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
+import comparing
 import pytest
 import torch
-from finished import finished
 from torch import nn
 from torch.nn.utils import parametrizations, prune, rnn
 from torch.testing import assert_close
 from torch.testing._internal.common_modules import ModuleInfo, module_db
-from torch.utils._pytree import tree_leaves, tree_map
+
+from torch_openreg_lab.check.paired_tensors import Mover, tensors_of
 
 DEV = "openreg:1"
 MOST_CASES = 16  # of one layer: from more, an even choice is run
@@ -27,45 +26,24 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # what layers te
 ROUNDED = ("nn.RNN", "nn.GRU", "nn.LSTM", "nn.GRUCell")
 
 
-def tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def moved(value: Any, device: str) -> Any:
-    """Copies that are leaves of the graph, with every tensor on the device."""
-
-    def move(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return leaf.detach().clone().to(device).requires_grad_(leaf.requires_grad)
-
-    return tree_map(move, value)
-
-
 def run(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Forward and backward: results, gradients of inputs and parameters, buffers."""
     torch.manual_seed(2)
-    results = tensors(module(*args, **kwargs))
+    results = tensors_of(module(*args, **kwargs))
     differentiable = [result for result in results if result.requires_grad]
     if differentiable:
         weights = [torch.linspace(0.5, 1.5, max(r.numel(), 1))[: r.numel()].reshape(r.shape) for r in differentiable]
         parts = [(r.abs() * w.to(r.device)).sum() for r, w in zip(differentiable, weights, strict=True)]
         sum(parts[1:], parts[0]).backward()
-    leaves = [*module.parameters(), *tensors((args, kwargs))]
+    leaves = [*module.parameters(), *tensors_of((args, kwargs))]
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
     return [*results, *gradients, *module.buffers()]
 
 
 def assert_same(got: list[torch.Tensor], expected: list[torch.Tensor], rounded: bool = False) -> None:
     """Bit for bit, any NaN being as good as another, or else within assert_close's tolerances for the dtype."""
-    assert len(got) == len(expected) > 0
-    for a, b in zip(got, expected, strict=True):
-        assert a.device == torch.device(DEV)
-        assert a.requires_grad == b.requires_grad
-        if rounded:
-            assert_close(a.cpu(), b)
-        else:
-            assert_close(a.cpu(), b, rtol=0, atol=0, equal_nan=True)
+    assert [tensor.requires_grad for tensor in got] == [tensor.requires_grad for tensor in expected]
+    comparing.assert_same(got, expected, **({} if rounded else {**comparing.EXACT, "equal_nan": True}))
 
 
 # forward and backward of every layer, with arguments that PyTorch tests it with: the CPU's bits
@@ -80,26 +58,10 @@ def test_layers_equal_the_cpu(info: ModuleInfo) -> None:
             cpu.to(torch.float32).train(training)
             there = copy.deepcopy(cpu).to(DEV)
             arguments = case.forward_input.args, case.forward_input.kwargs
-            expected = run(cpu, *moved(arguments, "cpu"))
-            assert_same(run(there, *moved(arguments, DEV)), expected, rounded=info.name in ROUNDED)
+            expected = run(cpu, *Mover("cpu")(arguments))
+            assert_same(run(there, *Mover(DEV)(arguments)), expected, rounded=info.name in ROUNDED)
             compared += 1
     assert compared > 0
-
-
-# layers on memory that the host does not reach give the same
-@pytest.mark.slow
-def test_layers_equal_the_cpu_when_staged(root: Path) -> None:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_"))}
-    done = finished(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *(str(root / "tests/python/operators/test_modules.py"), "-m", "not slow"),
-        ],
-        env=inherited | {"OPENREG_OPERATORS": "staged", "OPENREG_PREFERENCES": os.devnull},
-        cwd=root,
-        timeout=280,
-    )
-    assert " passed" in done.stdout
 
 
 # the methods that PyTorch generates for the name of the device
@@ -168,9 +130,8 @@ def test_packed_sequences_equal_the_cpu(layer: type[nn.RNNBase], settings: dict[
         padded, counts = rnn.pad_packed_sequence(output, batch_first=True)
         assert counts.tolist() == lengths
         padded.square().sum().backward()
-        results.append([padded, *tensors(hidden), *(p.grad for p in model.parameters())])
-    for got, expected in zip(results[1], results[0], strict=True):
-        assert_close(got.cpu(), expected)
+        results.append([padded, *tensors_of(hidden), *(p.grad for p in model.parameters())])
+    comparing.assert_same(results[1], results[0])
 
 
 # a packed sequence is moved, told by its device, and taken apart as on the CPU
@@ -190,11 +151,7 @@ def test_packed_sequences_move() -> None:
 def test_dropout_between_recurrent_layers(layer: type[nn.RNNBase]) -> None:
     model = layer(4, 5, num_layers=3, dropout=0.5).to(DEV)
     x = torch.randn(6, 2, 4, device=DEV)
-    runs = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        runs.append(model(x)[0])
-    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+    comparing.drawn_by_seed(lambda: model(x)[0])
     model.eval()
     assert torch.equal(model(x)[0], model(x)[0])
     cpu = copy.deepcopy(model).cpu()
@@ -212,11 +169,9 @@ def test_recurrent_cells_in_a_loop(cell: type[nn.Module]) -> None:
         state = None
         for step in x:
             state = model(step, state)
-        (tensors(state)[0].sum() ** 2).backward()
-        results.append([*tensors(state), *(p.grad for p in model.parameters())])
-    for got, expected in zip(results[1], results[0], strict=True):
-        assert got.device == torch.device(DEV)
-        assert_close(got.cpu(), expected)
+        (tensors_of(state)[0].sum() ** 2).backward()
+        results.append([*tensors_of(state), *(p.grad for p in model.parameters())])
+    comparing.assert_same(results[1], results[0])
 
 
 # torch.nn.utils: norms, clipping and flat views of parameters
@@ -224,7 +179,7 @@ def test_clipping_and_vectors_of_parameters() -> None:
     cpu = nn.Linear(3, 4)
     there = copy.deepcopy(cpu).to(DEV)
     x = torch.randn(5, 3)
-    results = []
+    results: dict[str, list[list[torch.Tensor]]] = {"cpu": [], DEV: []}
     for model, device in ((cpu, "cpu"), (there, DEV)):
         for foreach in (False, True):
             for norm in (2.0, 1.0, float("inf")):
@@ -232,18 +187,16 @@ def test_clipping_and_vectors_of_parameters() -> None:
                 model(x.to(device)).square().sum().backward()
                 total = nn.utils.clip_grad_norm_(model.parameters(), 0.7, norm_type=norm, foreach=foreach)
                 assert total.device == torch.device(device)
-                results.append((device, [total, *(p.grad.clone() for p in model.parameters())]))
+                results[device].append([total, *(p.grad.clone() for p in model.parameters())])
         for foreach in (False, True):
             model.zero_grad()
             model(x.to(device)).square().sum().backward()
             nn.utils.clip_grad_value_(model.parameters(), 0.1, foreach=foreach)
-            results.append((device, [p.grad.clone() for p in model.parameters()]))
+            results[device].append([p.grad.clone() for p in model.parameters()])
         vector = nn.utils.parameters_to_vector(model.parameters())
         nn.utils.vector_to_parameters(vector * 2, model.parameters())
-        results.append((device, [vector, *model.parameters()]))
-    half = len(results) // 2
-    for (device, got), (_, expected) in zip(results[half:], results[:half], strict=True):
-        assert device == DEV
+        results[device].append([vector, *model.parameters()])
+    for got, expected in zip(results[DEV], results["cpu"], strict=True):
         assert_same(got, expected)
     with pytest.raises(RuntimeError, match="non-finite"):
         nn.utils.clip_grad_norm_(there.parameters(), float("nan"), error_if_nonfinite=True, norm_type=float("nan"))

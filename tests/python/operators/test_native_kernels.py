@@ -8,16 +8,13 @@ the driver is chosen when the first device is opened.
 from __future__ import annotations
 
 import os
-import subprocess
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from compiled_drivers import compile_driver
-
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+from finished import Program, finished
 
 START = """
 import ctypes, os, warnings
@@ -39,29 +36,21 @@ def same(result, expected, **tolerance):
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
 def program_on(name: str, library: Path, python: Program) -> Program:
-    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = {"OPENREG_DRIVER_LIBRARIES": f"{name}:{library}", "PROGRAM_LIBRARY": str(library)}
-        return python(START + textwrap.dedent(code), **(variables | environment))
-
-    return run
+    variables = {"OPENREG_DRIVER_LIBRARIES": f"{name}:{library}", "PROGRAM_LIBRARY": str(library)}
+    return lambda code, **environment: python(START + textwrap.dedent(code), **(variables | environment))
 
 
 @pytest.fixture
-def kernels(folder: Path, python: Program) -> Program:
+def kernels(kernels_library: Path, python: Program) -> Program:
     """Runs code on the driver of three kernels."""
-    return program_on("kernels", compile_driver(folder, "kernels_driver.c"), python)
+    return program_on("kernels", kernels_library, python)
 
 
 @pytest.fixture
-def more(folder: Path, python: Program) -> Program:
+def more(tmp_path: Path, python: Program) -> Program:
     """Runs code on the driver whose table has kernels of every kind."""
-    return program_on("more", compile_driver(folder, "kernels_more_driver.c"), python)
+    return program_on("more", compile_driver(tmp_path, "kernels_more_driver.c"), python)
 
 
 # the kernels run (the driver itself counts), on device memory, with the CPU's results, strides and types; staging is
@@ -650,7 +639,7 @@ def test_workspace(more: Program) -> None:
 
 
 # a malformed table is refused by name where it is first needed; without operators the device still works
-def test_malformed_tables(folder: Path, python: Program) -> None:
+def test_malformed_tables(tmp_path: Path, python: Program) -> None:
     faults = {
         1: "has an entry without an operator's name",
         2: "has no function for aten::neg",
@@ -659,7 +648,7 @@ def test_malformed_tables(folder: Path, python: Program) -> None:
         5: "is too short: set .struct_size = sizeof(openreg_kernels)",
         6: "has no list",
     }
-    libraries = {kind: str(compile_driver(folder, "kernels_more_driver.c", f"-DBROKEN={kind}")) for kind in faults}
+    libraries = {kind: str(compile_driver(tmp_path, "kernels_more_driver.c", f"-DBROKEN={kind}")) for kind in faults}
     python(
         f"""
         import os, re
@@ -723,5 +712,5 @@ def test_the_tensor_is_dlpacks(tmp_path: Path, root: Path) -> None:
     includes = [f"-I{Path(torch.__file__).parent / 'include'}", f"-I{root / 'runtime/include'}"]
     program = tmp_path / "dlpack"
     compiler = os.environ.get("CC", "cc")
-    subprocess.run([compiler, "-std=c11", "-Wall", "-Werror", *includes, str(source), "-o", str(program)], check=True)
-    assert subprocess.run([str(program)], check=False).returncode == 0
+    finished([compiler, "-std=c11", "-Wall", "-Werror", *includes, source, "-o", program])
+    finished([program])

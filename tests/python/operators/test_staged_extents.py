@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
+import textwrap
 
 import pytest
-
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+from finished import Program
 
 START = """
 import torch
@@ -27,12 +25,7 @@ def copied(work):
 def staged(python: Program) -> Program:
     """Runs a program after START whose operators are staged."""
 
-    def run(code: str) -> subprocess.CompletedProcess[str]:
-        import textwrap
-
-        return python(START + textwrap.dedent(code), OPENREG_OPERATORS="staged")
-
-    return run
+    return lambda code: python(START + textwrap.dedent(code), OPENREG_OPERATORS="staged")
 
 
 # four elements of a storage of 4 MiB cost what four elements cost

@@ -5,33 +5,29 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from finished import finished
+from finished import Program, finished
+
+SUITES = (
+    "operators/test_operators.py",
+    "operators/test_factories.py",
+    "operators/test_modes.py",
+    "training/test_training.py",
+    "graphs/test_graphs.py",
+    "graphs/test_graph_replays.py",
+    "graphs/test_graph_training.py",
+)
 
 
-def run_suites(root: Path, environment: dict[str, str]) -> None:
-    """The suites of operators, training and graphs, in a process whose operators are staged."""
+def run_suites(root: Path, environment: dict[str, str], names: Sequence[str] = SUITES) -> None:
+    """Runs tests in a process whose operators are staged."""
+    files = [str(root / "tests/python" / name) for name in names]
     done = finished(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *(
-                str(root / "tests/python" / name)
-                for name in (
-                    "operators/test_operators.py",
-                    "operators/test_factories.py",
-                    "operators/test_modes.py",
-                    "training/test_training.py",
-                    "graphs/test_graphs.py",
-                    "graphs/test_graph_replays.py",
-                    "graphs/test_graph_training.py",
-                )
-            ),
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
         env={k: v for k, v in os.environ.items() if not k.startswith(("OPENREG_", "PYTEST_"))} | environment,
         cwd=root,
         timeout=900,
@@ -45,6 +41,12 @@ def test_the_suites_pass_staged_on_sim(root: Path) -> None:
     run_suites(root, {"OPENREG_OPERATORS": "staged"})
 
 
+# layers on memory that the host does not reach give the same
+@pytest.mark.slow
+def test_layers_equal_the_cpu_when_staged(root: Path) -> None:
+    run_suites(root, {"OPENREG_OPERATORS": "staged"}, ["operators/test_modules.py"])
+
+
 # seven functions are a driver, and PyTorch trains on it; what is missing the runtime emulates
 @pytest.mark.slow
 def test_the_suites_pass_on_a_driver_of_seven_functions(root: Path, toy_library: Path) -> None:
@@ -52,7 +54,7 @@ def test_the_suites_pass_on_a_driver_of_seven_functions(root: Path, toy_library:
 
 
 # never silent: counted by operator, with the bytes moved
-def test_staged_calls_are_counted(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_staged_calls_are_counted(python: Program) -> None:
     python(
         """
         import torch
@@ -82,7 +84,7 @@ def test_aliased_calls_are_counted_and_copy_nothing() -> None:
 
 
 # a bad value is refused by name where it is read
-def test_a_bad_value_of_the_variable_is_refused(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_a_bad_value_of_the_variable_is_refused(python: Program) -> None:
     python(
         r"""
         import os, re, pytest, torch

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import copy
-import io
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,7 +68,7 @@ class Scaled(torch.Tensor):
 
 
 # kept through operators, views, moves, deepcopy and saving
-def test_subclasses_by_function() -> None:
+def test_subclasses_by_function(tmp_path: Path) -> None:
     Named.calls = []
     x = torch.arange(4.0).as_subclass(Named)
     there = x.to(DEV)
@@ -77,10 +76,8 @@ def test_subclasses_by_function() -> None:
     result = (there * 2).reshape(2, 2).t()
     assert type(result) is Named and result.tolist() == [[0.0, 4.0], [2.0, 6.0]]
     assert {"to", "mul", "reshape", "t"} <= set(Named.calls)
-    buffer = io.BytesIO()
-    torch.save(there, buffer)
-    buffer.seek(0)
-    loaded = torch.load(buffer, weights_only=False)
+    torch.save(there, tmp_path / "saved.pt")
+    loaded = torch.load(tmp_path / "saved.pt", weights_only=False)
     assert type(loaded) is Named and loaded.device == HERE and torch.equal(loaded, there)
 
 
@@ -121,38 +118,6 @@ def test_modes() -> None:
     assert torch.Tensor.relu in functions
     assert {"aten.mm.default", "aten.relu.default", "aten.threshold_backward.default"} <= set(operators)
     assert x.grad.device == HERE
-
-
-CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "arithmetic": lambda x: (x + 1) * x.sum(0),
-    "matmul": lambda x: x @ x.t(),
-    "factory": lambda x: torch.zeros_like(x, dtype=torch.int64) + torch.arange(4, device=x.device),
-    "view": lambda x: x.reshape(-1)[::2].unsqueeze(0).expand(3, -1),
-    "index": lambda x: x[torch.arange(0, 4, 2, device=x.device)],
-    "where": lambda x: torch.where(x > 0, x, -x),
-    "sort": lambda x: x.sort(dim=1).indices,
-    "convolution": lambda x: nn.functional.conv1d(x[None], torch.ones(2, 4, 3, device=x.device), padding=1),
-    "attention": lambda x: nn.functional.scaled_dot_product_attention(*[x.reshape(1, 1, 4, 4)] * 3),
-    "to the host": lambda x: x.cpu() * 2,
-    "to another device": lambda x: x.to("openreg:0"),
-    "norm": lambda x: nn.functional.layer_norm(x, (4,)),
-    "dropout": lambda x: nn.functional.dropout(x, 0.5),
-}
-
-
-# fake tensors tell of shape, strides, dtype and device what the real ones would have, and take no memory
-@pytest.mark.parametrize("name", CALLS)
-def test_fake_tensors_equal_real_ones(name: str) -> None:
-    real = CALLS[name](torch.randn(4, 4, device=DEV))
-    with FakeTensorMode() as mode:
-        before = torch.openreg.memory_stats(DEV)["allocation.all.allocated"]
-        made = CALLS[name](torch.randn(4, 4, device=DEV))
-        assert torch.openreg.memory_stats(DEV)["allocation.all.allocated"] == before
-    assert isinstance(made, FakeTensor)
-    assert (made.device, made.dtype, made.shape) == (real.device, real.dtype, real.shape)
-    assert made.stride() == real.stride()
-    converted = mode.from_tensor(torch.ones(2, device=DEV))
-    assert converted.device == HERE
 
 
 # a device without an index is the current one, also for fake tensors; mixed devices are refused

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -160,18 +161,15 @@ def test_grad_scaler(make: Any) -> None:
 
 
 # inputs are cast and autocast is off inside; the backward runs as the forward did
-@pytest.mark.parametrize("generic", [True, False])
-def test_custom_functions(generic: bool) -> None:
-    forward_of: Any = torch.openreg.amp.custom_fwd
-    backward_of: Any = torch.openreg.amp.custom_bwd
-    if generic:
-
-        def forward_of(**k: Any) -> Any:
-            return torch.amp.custom_fwd(device_type="openreg", **k)
-
-        def backward_of(function: Any) -> Any:
-            return torch.amp.custom_bwd(function, device_type="openreg")
-
+@pytest.mark.parametrize(
+    ("forward_of", "backward_of"),
+    [
+        (partial(torch.amp.custom_fwd, device_type="openreg"), partial(torch.amp.custom_bwd, device_type="openreg")),
+        (torch.openreg.amp.custom_fwd, torch.openreg.amp.custom_bwd),
+    ],
+    ids=["generic", "own"],
+)
+def test_custom_functions(forward_of: Any, backward_of: Any) -> None:
     seen: list[Any] = []
 
     class Product(torch.autograd.Function):

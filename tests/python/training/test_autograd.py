@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from comparing import EXACT, assert_same
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import (
@@ -61,8 +63,7 @@ def test_hooks_of_modules() -> None:
     expected_order, expected = run("cpu")
     order, got = run(DEV)
     assert order == expected_order and {"forward pre", "forward", "backward pre", "backward", "global"} <= set(order)
-    for a, b in zip(got, expected, strict=True):
-        assert torch.equal(a.cpu(), b)
+    assert_same(got, expected, **EXACT)
 
 
 # hooks of tensors: on gradients, after accumulation, on nodes of the graph, on several gradients at once
@@ -98,9 +99,9 @@ def test_an_optimizer_in_the_backward_pass() -> None:
         for _ in range(3):
             model(torch.linspace(-1, 1, 12).reshape(3, 4).to(device)).square().sum().backward()
         assert all(p.grad is None for p in model.parameters())
-        return [p.detach().cpu() for p in model.parameters()]
+        return [*model.parameters()]
 
-    assert all(torch.equal(a, b) for a, b in zip(run(DEV), run("cpu"), strict=True))
+    assert_same(run(DEV), run("cpu"), **EXACT)
 
 
 # recomputed activations give the gradients of kept ones, dropout drawn again as it was, in both modes
@@ -116,8 +117,7 @@ def test_checkpointing(reentrant: bool, keep_random_state: bool) -> None:
         lambda x: checkpoint_sequential(model, 2, x, **settings),
     ):
         # The second part of a reentrant sequence is not recomputed, but draws nothing here either.
-        for a, b in zip(gradients(model, x, forward), expected, strict=True):
-            assert torch.equal(a, b)
+        assert_close(gradients(model, x, forward), expected, **EXACT)
 
 
 # autocast and the choice of what is kept go with the recomputation
@@ -136,7 +136,7 @@ def test_checkpointing_under_autocast_and_by_choice() -> None:
     expected = gradients(model, x, cast(model))
     for reentrant in (True, False):
         got = gradients(model, x, cast(lambda x: checkpoint(model, x, use_reentrant=reentrant)))  # noqa: B023
-        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+        assert_close(got, expected, **EXACT)
     assert dtypes == [torch.bfloat16] * 5
 
     kept: list[str] = []
@@ -147,15 +147,9 @@ def test_checkpointing_under_autocast_and_by_choice() -> None:
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
-    plain = gradients(model, x, model)
-    chosen = gradients(
-        model,
-        x,
-        lambda x: checkpoint(
-            model, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(choose)
-        ),
-    )
-    assert all(torch.equal(a, b) for a, b in zip(chosen, plain, strict=True))
+    plain, contexts = gradients(model, x, model), functools.partial(create_selective_checkpoint_contexts, choose)
+    chosen = gradients(model, x, lambda x: checkpoint(model, x, use_reentrant=False, context_fn=contexts))
+    assert_close(chosen, plain, **EXACT)
     assert "False" in kept
 
 
@@ -171,8 +165,7 @@ def test_saved_tensors(pin: bool) -> None:
         return tensor.to("openreg:0")
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.to(DEV)):
-        for a, b in zip(gradients(model, x, model), expected, strict=True):
-            assert torch.equal(a, b)
+        assert_close(gradients(model, x, model), expected, **EXACT)
     assert packed and {t.device for t in packed} == {HERE}
 
     with torch.autograd.graph.save_on_cpu(pin_memory=pin):
@@ -182,11 +175,9 @@ def test_saved_tensors(pin: bool) -> None:
     assert saved.device == HERE
     result.backward()
     # Pinned copies are contiguous, whatever the tensors were: products are summed in another order.
-    for p, b in zip(model.parameters(), expected[1:], strict=True):
-        assert_close(p.grad, b)
+    assert_close([p.grad for p in model.parameters()], expected[1:])
     with torch.autograd.graph.save_on_cpu(pin_memory=pin, device_type="openreg"):
-        for a, b in zip(gradients(model, x, model), expected, strict=True):
-            assert_close(a, b)
+        assert_close(gradients(model, x, model), expected)
     with pytest.raises(RuntimeError, match="disabled"), torch.autograd.graph.disable_saved_tensors_hooks("disabled"):
         with torch.autograd.graph.saved_tensors_hooks(pack, pack):
             model(x)

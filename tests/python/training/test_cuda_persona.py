@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from finished import finished
 
 ANSWERS = """
 import torch
@@ -31,29 +31,20 @@ print(*capability, properties.multi_processor_count, properties.total_memory >> 
 
 
 @pytest.mark.parametrize(
-    ("persona", "says"),
+    ("persona", "memory", "says"),
     [
-        ("a100", "8 0 108 79 12.8 sm_80 True True True\n"),
-        ("H100", "9 0 132 79 12.8 sm_90 True True True\n"),
-        ("l4", "8 9 58 22 12.8 sm_89 True True True\n"),
-        ("t4", "7 5 40 14 12.8 sm_75 False False True\n"),
-        ("v100", "7 0 80 31 12.8 sm_70 False False True\n"),
+        ("a100", None, "8 0 108 79 12.8 sm_80 True True True\n"),
+        ("H100", None, "9 0 132 79 12.8 sm_90 True True True\n"),
+        ("l4", None, "8 9 58 22 12.8 sm_89 True True True\n"),
+        ("t4", None, "7 5 40 14 12.8 sm_75 False False True\n"),
+        ("v100", None, "7 0 80 31 12.8 sm_70 False False True\n"),
+        ("a100", "2G", "8 0 108 2 12.8 sm_80 True True True\n"),
+        ("1", "3G", f"1 0 2 3 {torch.version.cuda} True False True\n"),
     ],
 )
-def test_devices_say_which_gpu_they_are(python: Any, persona: str, says: str) -> None:
-    assert python(ANSWERS, OPENREG_AS_CUDA=persona).stdout == says
-
-
-def test_without_a_persona_they_are_the_drivers(python: Any) -> None:
-    assert (
-        python(ANSWERS, OPENREG_AS_CUDA="1", OPENREG_SIM_MEMORY="3G").stdout
-        == f"1 0 2 3 {torch.version.cuda} True False True\n"
-    )
-
-
-def test_memory_that_the_program_has_set(python: Any) -> None:
-    done = python(ANSWERS, OPENREG_AS_CUDA="a100", OPENREG_SIM_MEMORY="2G")
-    assert done.stdout.split()[:4] == ["8", "0", "108", "2"]
+def test_devices_say_which_gpu_they_are(python: Any, persona: str, memory: str | None, says: str) -> None:
+    """Without a persona they are the driver's; memory that the program has set is theirs."""
+    assert python(ANSWERS, OPENREG_AS_CUDA=persona, OPENREG_SIM_MEMORY=memory).stdout == says
 
 
 def test_a_gpu_that_is_not_known(python: Any) -> None:
@@ -117,10 +108,7 @@ def test_processes_of_a_program(tmp_path: Path) -> None:
     """A child that is spawned sees the same GPU."""
     program = tmp_path / "program.py"
     program.write_text(CHILDREN)
-    variables = os.environ | {"OPENREG_AS_CUDA": "a100"}
-    done = subprocess.run(
-        [sys.executable, program], env=variables, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = finished([sys.executable, program], env=os.environ | {"OPENREG_AS_CUDA": "a100"}, timeout=200)
     assert done.stdout == "['cuda', 'cuda:0', (8, 0), 79]\n", done.stderr
 
 

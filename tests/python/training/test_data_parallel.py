@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from comparing import assert_same
 from torch import nn
 from torch.nn.parallel import comm, data_parallel
 from torch.testing import assert_close
@@ -31,11 +32,8 @@ def test_training_equals_one_device(where: str) -> None:
         expected, got = model(x[:count]), parallel(x[:count].to(where))
         expected.sum().backward()
         got.sum().backward()
-        assert got.device == torch.device("openreg:0")
-        assert_close(got.cpu(), expected)
-    for there, here in zip(parallel.parameters(), model.parameters(), strict=True):
-        assert there.device == torch.device("openreg:0")
-        assert_close(there.grad.cpu(), here.grad)
+        assert_same(got, expected, "openreg:0")
+    assert_same([p.grad for p in parallel.parameters()], [p.grad for p in model.parameters()], "openreg:0")
     assert torch.openreg.current_device() == 0
 
 

@@ -6,17 +6,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from finished import finished
+from finished import Program, finished
 
 import torch_openreg.config
-
-PythonRunner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -89,7 +85,7 @@ def test_the_smallest_driver(tmp_path: Path) -> None:
     headers = torch_openreg.config.include_dir()
     flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{headers}")
     libraries = ("-lOpenCL", "-lpthread", "-o", str(built))
-    subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), *libraries], check=True)
+    finished([os.environ.get("CC", "cc"), *flags, str(source), *libraries])
     command = [sys.executable, "-m", "torch_openreg", "check", str(built), "--level", "1", "--time", "0.1"]
     done = finished(command, env=os.environ | ENVIRONMENT)
     assert "level 1, seed 1" in done.stdout
@@ -113,7 +109,7 @@ assert staged <= {"aten::_local_scalar_dense"}, staged  # item(): one element is
 
 # the demo's network (convolutions, batch norm, pooling, SGD) trains on kernels of the driver alone, as on the CPU
 @pytest.mark.long
-def test_digits(library: Path, root: Path, python: PythonRunner) -> None:
+def test_digits(library: Path, root: Path, python: Program) -> None:
     code = DIGITS.replace("sys.argv[1]", repr(str(root / "examples" / "train_digits.py")))
     python(code, timeout=250, **variables(library))
 
@@ -178,12 +174,12 @@ assert there[-1] < 0.5 * there[0], there
 
 # installed, the driver's devices have its own name; a GPT of two layers with AdamW trains on the second of them, on kernels
 # of the driver alone, as on the CPU
-def test_gpt(packages: Path, python: PythonRunner) -> None:
+def test_gpt(packages: Path, python: Program) -> None:
     python(GPT, timeout=250, PYTHONPATH=str(packages), OPENREG_DRIVERS="opencl", **ENVIRONMENT)
 
 
 # a captured training step calls the driver's kernels, and its losses are the CPU's; the contract of graphs in C holds, too
-def test_graphs(library: Path, python: PythonRunner) -> None:
+def test_graphs(library: Path, python: Program) -> None:
     code = f"""
         import subprocess, sys
         import torch
@@ -232,7 +228,7 @@ def test_graphs(library: Path, python: PythonRunner) -> None:
 
 
 # what kernels refuse runs on copies, and a vendor's error comes with its code
-def test_other_types_and_errors(library: Path, python: PythonRunner) -> None:
+def test_other_types_and_errors(library: Path, python: Program) -> None:
     code = """
         import torch
         x = torch.arange(6.0).reshape(2, 3)
