@@ -132,6 +132,8 @@ grow_once(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, ope
     OPENREG_RETURN_NOT_OK(
         openreg_cache_give_segments(cache, malloc_call, (openreg_segment_filter){.kind = OPENREG_FILTER_CACHED}));
     openreg_status status = openreg_cache_add_segment(cache, pool, rounded, out, refused);
+    if (*refused)
+        status = openreg_cache_add_smallest_segment(cache, pool, rounded, out, refused);
     if (*refused) {
         openreg_cache_release_hot(cache);
         *out = openreg_cache_find(pool, rounded); /* freed while the driver was called */

@@ -11,12 +11,12 @@
 static const char malloc_call[] = "openreg_malloc";
 
 static uint64_t
-segment_size_for(const openreg_device *device, const openreg_pool *pool, uint64_t rounded)
+segment_size_for(const openreg_device *device, const openreg_pool *pool, uint64_t rounded, bool is_smallest)
 {
     uint64_t size = OPENREG_SMALL_SEGMENT;
     if (rounded > OPENREG_SMALL_BLOCK_MAX) {
-        size = rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split ? openreg_cache_settings()->large_segment_size
-                                                                        : rounded;
+        const bool is_shared = rounded < OPENREG_LARGE_SEGMENT_BELOW && !pool->no_split && !is_smallest;
+        size = is_shared ? openreg_cache_settings()->large_segment_size : rounded;
         size = (size + OPENREG_SEGMENT_UNIT - 1) / OPENREG_SEGMENT_UNIT * OPENREG_SEGMENT_UNIT;
     }
     const uint64_t most = openreg_cache_most(device);
@@ -224,18 +224,10 @@ extend_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded
     }
 }
 
-openreg_status
-openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out,
-                          bool *refused)
+/* A new segment of `size` bytes. */
+static openreg_status
+add_new(struct openreg_cache *cache, openreg_pool *pool, uint64_t size, openreg_block **out, bool *refused)
 {
-    const uint64_t size = segment_size_for(cache->device, pool, rounded);
-    *refused = false;
-    cache->clock++;
-    if (openreg_cache_settings()->expandable_segments && !pool->no_split) {
-        OPENREG_RETURN_NOT_OK(extend_segment(cache, pool, rounded, out, refused));
-        if (*out != NULL)
-            return OPENREG_OK;
-    }
     openreg_status status = check_limit(cache, size);
     if (status != OPENREG_OK) {
         *refused = true;
@@ -265,6 +257,29 @@ openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint6
     cache->stats.driver_allocs++;
     *out = block;
     return OPENREG_OK;
+}
+
+openreg_status
+openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded, openreg_block **out,
+                          bool *refused)
+{
+    *refused = false;
+    cache->clock++;
+    if (openreg_cache_settings()->expandable_segments && !pool->no_split) {
+        OPENREG_RETURN_NOT_OK(extend_segment(cache, pool, rounded, out, refused));
+        if (*out != NULL)
+            return OPENREG_OK;
+    }
+    return add_new(cache, pool, segment_size_for(cache->device, pool, rounded, false), out, refused);
+}
+
+openreg_status
+openreg_cache_add_smallest_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded,
+                                   openreg_block **out, bool *refused)
+{
+    const uint64_t size = segment_size_for(cache->device, pool, rounded, true);
+    *refused = size == segment_size_for(cache->device, pool, rounded, false);
+    return *refused ? OPENREG_E_NOMEM : add_new(cache, pool, size, out, refused);
 }
 
 bool

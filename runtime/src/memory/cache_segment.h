@@ -41,6 +41,9 @@ openreg_status openreg_cache_map_segment(const char *call, openreg_device *devic
  * process is reached. The lock is held, and released during the call. */
 openreg_status openreg_cache_add_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded,
                                          openreg_block **out, bool *refused);
+/* The same, of a new segment that only this request fits in. Refused without a call if the usual one is no larger. */
+openreg_status openreg_cache_add_smallest_segment(struct openreg_cache *cache, openreg_pool *pool, uint64_t rounded,
+                                                  openreg_block **out, bool *refused);
 
 /* Which segments to release to the driver. */
 typedef enum openreg_filter_kind {

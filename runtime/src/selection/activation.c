@@ -164,10 +164,21 @@ publish(const char *call, openreg_device_table *table, const openreg_decision *d
     return OPENREG_OK;
 }
 
+/* Whether a device of the table is lost, which ends with the table. */
+static int
+has_lost_device(const openreg_device_table *table)
+{
+    for (int32_t i = 0; i < table->count; ++i)
+        if (openreg_device_is_lost(table->devices[i]))
+            return 1;
+    return 0;
+}
+
 static int
 is_standing(const openreg_decision *decision)
 {
-    return openreg_device_table_peek() != NULL && decision->count == standing.count &&
+    const openreg_device_table *const table = openreg_device_table_peek();
+    return table != NULL && !has_lost_device(table) && decision->count == standing.count &&
            memcmp(decision->drivers, standing.drivers, (size_t)standing.count * sizeof standing.drivers[0]) == 0;
 }
 
@@ -301,16 +312,17 @@ use_list(const char *call, const char *names)
     char *const list = strdup(names);
     if (list == NULL)
         return openreg_error_set(OPENREG_E_NOMEM, call, "no host memory for the list of drivers");
+    const openreg_device_table *const table = openreg_device_table_peek();
     openreg_status status;
     if (!is_pinned()) {
         status = select_and_commit(call, list, CHOSEN);
-    } else if (openreg_list_means(list, standing.drivers, standing.count)) {
+    } else if (!has_lost_device(table) && openreg_list_means(list, standing.drivers, standing.count)) {
         openreg_candidates_lock();
         standing.chosen_by = OPENREG_CHOSEN_BY_CALL;
         openreg_candidates_unlock();
         status = OPENREG_OK;
     } else {
-        status = reject_in_use(call, openreg_device_table_peek());
+        status = reject_in_use(call, table);
     }
     if (status != OPENREG_OK) {
         free(list);

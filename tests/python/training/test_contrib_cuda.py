@@ -623,7 +623,6 @@ def test_ranges_and_the_profiler(names: list[str] | None) -> None:
         assert "aten::mm [aliased]" in rows
 
 
-@pytest.mark.usefixtures("on")
 def test_the_runtime_of_cuda() -> None:
     """Its profiler is started and stopped; checkpoints are staged in memory that PyTorch registers with it."""
     from torch.distributed.checkpoint._state_dict_stager import StateDictStager

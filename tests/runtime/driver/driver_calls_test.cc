@@ -174,6 +174,19 @@ TEST_F(DriverCallsTest, LossIsSticky) {
   EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK);
 }
 
+// Selecting the same drivers again ends a loss, too, once nothing is in use.
+TEST_F(DriverCallsTest, LossEndsWithTheSameDrivers) {
+  use_full_toy();
+  void* const block = allocate(1, 4096);
+  toy().fail("device_sync", 1, OPENREG_E_DEVICE_LOST, 0);
+  EXPECT_EQ(openreg_device_synchronize(1), OPENREG_E_DEVICE_LOST);
+  expect_error(openreg_drivers_use("full_toy"), OPENREG_E_BUSY, "1 live allocation(s) on driver 'full_toy'");
+  EXPECT_EQ(openreg_device_synchronize(1), OPENREG_E_DEVICE_LOST);
+  EXPECT_EQ(openreg_free(block), OPENREG_OK);
+  EXPECT_EQ(openreg_drivers_use("full_toy"), OPENREG_OK) << last_message();
+  EXPECT_EQ(openreg_device_synchronize(1), OPENREG_OK) << last_message();
+}
+
 // Blocks that wait for a stream of a device are free once it is lost: nothing runs there any more.
 TEST_F(DriverCallsTest, LossEndsWaiting) {
   use_full_toy();

@@ -537,6 +537,21 @@ TEST_F(CacheTest, FlushesBeforeGivingUp) {
   check_cache(0);
 }
 
+// Where a segment for several requests is too large, one for the request alone: all of a small memory is of use.
+TEST_F(CacheTest, SmallSegmentsOfWhatIsLeft) {
+  void* const big = allocate(0, 40 * kMib);
+  void* const medium = allocate(0, 16 * kMib);
+  void* const first = allocate(0, 3 * kMib);
+  void* const second = allocate(0, 3 * kMib);
+  EXPECT_EQ(stats_of(0).reserved_bytes[0].current, 64 * kMib);
+  void* out = &out;
+  EXPECT_EQ(openreg_malloc(0, 0, 3 * kMib, &out), OPENREG_E_NOMEM);
+  release(first);
+  release(allocate(0, 3 * kMib));
+  for (void* block : {big, medium, second}) release(block);
+  check_cache(0);
+}
+
 // A driver that can't say how much is free: the figures come from the runtime's books.
 TEST_F(CacheTest, OutOfMemoryTextFromTheBooks) {
   use_full_toy([](openreg_driver& table) { table.mem_info = nullptr; });
