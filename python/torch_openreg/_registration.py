@@ -141,7 +141,7 @@ def is_of_torch(name: str) -> bool:
         members = (name, f"is_{name}")
         return hasattr(torch, name) or any(
             hasattr(kind, member)
-            for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage)
+            for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.nn.utils.rnn.PackedSequence)
             for member in members
         )
     return True

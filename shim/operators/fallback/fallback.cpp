@@ -232,7 +232,8 @@ void operator_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   }
   const c10::Device device = device_of_results(of_tensors, arguments, count);
   const auto [native, kernels] = route(op, of_tensors, device, keys);
-  if (native != nullptr && !has_zero_tensor(arguments, count) && native_kernels().run(*native, op, of_tensors, stack)) {
+  if (native != nullptr && !keys.has_any(kNonDense) && !has_zero_tensor(arguments, count) &&
+      native_kernels().run(*native, op, of_tensors, stack)) {
     return;
   }
   if (native == nullptr && kernels == Kernels::cpu && of_tensors >= 0 && C10_UNLIKELY(has_native_kernels(of_tensors)) &&

@@ -86,13 +86,16 @@ NativeCall::NativeCall(
       ordinal_(ordinal),
       arguments_(stack.data() + stack.size() - op.schema().arguments().size()) {}
 
-// A device, a layout and a memory format are PyTorch's own numbers, which mean nothing to a driver.
+// A device, a layout and a memory format are PyTorch's own numbers, which mean nothing to a driver; where a number may be
+// a truth value, operators have rules.
 bool NativeCall::can_be_shown(const c10::Argument& declared, const c10::IValue& value) {
   switch (kind_of(declared)) {
     case c10::TypeKind::LayoutType:
     case c10::TypeKind::MemoryFormatType:
     case c10::TypeKind::DeviceObjType:
       return value.isNone();
+    case c10::TypeKind::NumberType:
+      return !value.isBool();
     default:
       break;
   }

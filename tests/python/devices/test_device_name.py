@@ -92,7 +92,10 @@ def test_a_missing_name_reads_no_folder(python: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *((name, "has a meaning for that name already") for name in ("cuda", "opencl", "nn", "item", "gpu")),
+        *(
+            (name, "has a meaning for that name already")
+            for name in ("cuda", "opencl", "nn", "item", "gpu", "batch_sizes")
+        ),
         ("privateuseone", "has a meaning for that name already"),
         *((name, "is no name for a device") for name in ("chip2", "MyChip", "my-chip", "class", "a" * 32)),
     ],

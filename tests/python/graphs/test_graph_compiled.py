@@ -122,7 +122,7 @@ def test_reduce_overhead_gives_back_what_it_wrote() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x, w: (x.softmax(-1).cumsum(0) * w), lambda x, w: torch.bmm(x.view(4, 16, 64), w.view(4, 64, 16))],
+    [lambda x, w: x.softmax(-1).cumsum(0) * w, lambda x, w: torch.bmm(x.view(4, 16, 64), w.view(4, 64, 16))],
     ids=["what_the_forward_pass_computed", "a_view_of_an_input"],
 )
 def test_reduce_overhead_returns_what_is_saved(function: Callable[..., torch.Tensor]) -> None:

@@ -122,6 +122,13 @@ def test_a_refused_call_goes_the_ordinary_way(kernels: Program) -> None:
         c = torch.randn(3, dtype=torch.complex64)
         same(c.to(D).conj() + c.to(D), c.conj() + c)         # a lazy conj bit
         same(c.to(D).conj().imag + a.to(D), c.conj().imag + a)  # a lazy neg bit: resolved before, then native
+        with pytest.raises(RuntimeError, match="Boolean alpha"):
+            torch.add(m.to(D), m.to(D), alpha=True)
+        n = torch.nested.nested_tensor([torch.randn(3), torch.randn(2)])  # more than strided memory
+        for got, part in zip(torch.relu(n.to(D)).unbind(), n.unbind()):
+            same(got, torch.relu(part))
+        q = torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.qint8)
+        same(torch.relu(q.to(D)).dequantize(), torch.relu(q).dequantize())
         stats = torch.openreg.operator_stats()
         assert stats["native"]["aten::mm"] == {"calls": 0, "refused": 2, "seconds": 0.0}, stats
         assert stats["native"]["aten::add"]["refused"] >= 9
