@@ -54,8 +54,11 @@ bool check_is_float(openreg_dtype dtype);
 const openreg_kernels *check_kernels(check_context *c);
 const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i);
 
-/* On a device, by preference the last one: a kernel that runs on the first, or on that which the thread has bound, shows
- * there. Binds the first one in this thread where the driver has the slot. */
+/* The device that kernels are called on: the last one where one of them serves some call, as a driver may have kernels for
+ * some of its devices; else the last one. A kernel that runs on the first, or on that which the thread has bound, shows
+ * there. Of the process; the first call, before any of another thread, decides. In layer_bench.c. */
+int32_t check_kernel_device(check_context *c);
+/* Binds the first device in this thread where the driver has the slot. */
 void check_bench_set_up(check_bench *b, check_context *c, int32_t dev);
 int64_t check_bench_below(check_bench *b, int64_t limit); /* uniform */
 /* Random sizes up to `most`, and one of b->longest, which is then 0; returns the number of elements. */

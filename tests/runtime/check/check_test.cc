@@ -183,6 +183,14 @@ TEST(CheckOddTest, Conforms) {
   EXPECT_EQ(many.status, 0) << many.output;
 }
 
+// Kernels that serve the first device alone are called there.
+TEST(CheckKernelDeviceTest, HasKernels) {
+  const Ended ended =
+      run_mutant("odd_kernels_of_first", "--verbose --only kernel.strides,kernel.streams,kernel.products");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_NE(ended.output.find("\n3 passed, 0 failed, 0 skipped in "), std::string::npos) << ended.output;
+}
+
 std::vector<std::string> names_of_checks() {
   std::vector<std::string> names;
   const auto list = words(check("--list").output);
