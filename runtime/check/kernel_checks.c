@@ -210,7 +210,8 @@ threads_call_at_once(check_context *c)
     const uint64_t first = check_random(c) >> 32;
     int made = 0;
     check_skip_if(check_kernels(c)->count == 0, "the driver has no kernels");
-    (void)check_kernel_device(c);
+    const int32_t dev = check_kernel_device(c);
+    check_need(dev, check_total_memory(c, dev), THREADS * CHECK_BENCH_BYTES);
     for (int i = 0; i < THREADS; ++i) {
         callers[i].c = *c;
         callers[i].c.random = check_random(c);
@@ -230,6 +231,7 @@ streams_call_at_once(check_context *c)
     const openreg_kernel *kernel;
     int made = 0;
     const int32_t dev = check_kernel_device(c);
+    check_need(dev, check_total_memory(c, dev), 2 * CHECK_BENCH_BYTES);
     for (int i = 0; i < 2; ++i) {
         check_layer_set_up(&both[i], c, dev);
         both[i].b.stream = check_stream(c, dev);

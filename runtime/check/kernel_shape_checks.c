@@ -215,9 +215,9 @@ lay_many(int place, openreg_dtype dtype, int64_t count, number_at number)
     check_bench *const b = &bench;
     check_tensor *const t = &b->places[place];
     const size_t size = dtype.bits / 8, bytes = (size_t)count * size;
-    const uint64_t total = check_total_memory(b->c, b->dev);
-    check_skip_if((total != 0 && total < 8 * bytes) || check_within(b->c, b->dev, bytes) < bytes,
-                  "device %d has %llu MiB", b->dev, (unsigned long long)(total >> 20));
+    check_need(b->dev, check_total_memory(b->c, b->dev), 8 * (uint64_t)bytes);
+    check_skip_if(check_within(b->c, b->dev, bytes) < bytes, "device %d has no %zu MiB in one piece", b->dev,
+                  bytes >> 20);
     unsigned char *const host = check_host_alloc(b->c, bytes, false);
     for (int64_t k = 0; k < count; ++k)
         check_number_store(host + (size_t)k * size, dtype, number(k, place));

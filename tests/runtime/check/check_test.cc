@@ -143,6 +143,18 @@ TEST(CheckWideTest, Conforms) {
   EXPECT_EQ(check(library("toy_driver") + " --only wide.offsets").status, 0);
 }
 
+// Devices with little memory: what doesn't fit is skipped, and says so; checks of memory itself take less.
+TEST(CheckSmallTest, LittleMemoryIsNoFailure) {
+  if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "as CheckConformTest";
+  for (const std::string& driver : {std::string("sim"), library("mutants")}) {
+    if (driver != "sim" && !is_long()) continue;
+    const Ended ended = check(driver + " --level 2 --time 0.05 --option memory=16M");
+    EXPECT_EQ(ended.status, 0) << ended.output;
+    EXPECT_EQ(ended.output.find("\nskip  memory."), std::string::npos) << ended.output;
+    EXPECT_NE(ended.output.find("device 1 has 16 MiB; this takes 80\n"), std::string::npos) << ended.output;
+  }
+}
+
 struct Mutant {
   std::string name;
   std::vector<std::string> checks;
