@@ -66,6 +66,14 @@ check_third_within(int32_t device, uint64_t bytes)
     return third != 0 && third < bytes ? third : bytes;
 }
 
+void
+check_need_segments(int32_t device)
+{
+    uint64_t unused = 0, total = 0;
+    OK(openreg_memory_get_info(device, &unused, &total));
+    check_need(device, total, UINT64_C(24) << 20);
+}
+
 void *
 check_allocate_block(int32_t device, size_t size)
 {

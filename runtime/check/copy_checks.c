@@ -218,10 +218,8 @@ largest(check_context *c)
 {
     const uint64_t host = check_host_available() / 8;
     uint64_t size = host != 0 ? host : LARGE;
-    for (int32_t dev = 0; dev < c->devices && dev < 2; ++dev) {
-        const uint64_t total = check_total_memory(c, dev);
-        size = check_within(c, dev, total != 0 && total / 8 < size ? total / 8 : size);
-    }
+    for (int32_t dev = 0; dev < c->devices && dev < 2; ++dev)
+        size = check_share(c, dev, 8, size);
     return (size_t)size;
 }
 
@@ -268,8 +266,7 @@ copy_tails(check_context *c, int32_t from_dev, int32_t to_dev, bool pinned)
     turn = (turn + 61) % TURNS;
     const unsigned char *const bytes = buffers.bytes + turn;
     const int32_t dev = to_dev >= 0 ? to_dev : from_dev;
-    const uint64_t total = check_total_memory(c, dev);
-    const size_t room = (size_t)check_within(c, dev, total != 0 && total / 8 < TAILS ? total / 8 : TAILS);
+    const size_t room = (size_t)check_share(c, dev, 8, TAILS);
     const place from = make_place(c, from_dev, pinned, room), to = make_place(c, to_dev, pinned, room);
     check_write(c, from_dev, from.memory, bytes, room);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {

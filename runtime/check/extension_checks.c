@@ -185,6 +185,7 @@ find_vmm(check_context *c, int32_t dev)
             (unsigned long long)step, (int)dev);
     REQUIRE(step == again, "granularity() gave %llu bytes for device %d, and then %llu", (unsigned long long)step,
             (int)dev, (unsigned long long)again);
+    check_need(dev, check_total_memory(c, dev), 8 * step);
     return step;
 }
 
@@ -269,11 +270,10 @@ static void
 any_part_comes_and_goes(check_context *c)
 {
     const int32_t dev = c->devices - 1;
-    const uint64_t step = find_vmm(c, dev), total = check_total_memory(c, dev);
+    const uint64_t step = find_vmm(c, dev);
     unsigned seeds[2][PIECES] = {{0}}, seed = 0; /* 0: no memory */
     void *starts[2] = {NULL, NULL};
-    check_skip_if(total != 0 && total < 4 * PIECES * step, "device %d has %llu MiB", (int)dev,
-                  (unsigned long long)(total >> 20));
+    check_need(dev, check_total_memory(c, dev), 4 * PIECES * step);
     for (int r = 0; r < 2; ++r)
         CALL("reserve", vmm->reserve(c->instance, dev, PIECES * step, &starts[r]));
     for (int round = 0; round < 120; ++round) {

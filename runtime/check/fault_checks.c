@@ -96,8 +96,10 @@ memory_is_refused(check_context *c)
 {
     uint64_t lost = 0;
     check_start_runtime(c);
-    for (int32_t dev = 0; dev < c->devices; ++dev) /* what a device keeps for itself from its first use on */
-        OK(openreg_free(check_allocate_block(dev, SIZE)));
+    for (int32_t dev = 0; dev < c->devices; ++dev) {
+        check_need_segments(dev);
+        OK(openreg_free(check_allocate_block(dev, SIZE))); /* what a device keeps for itself from its first use on */
+    }
     for (int i = 0; i < 3; ++i) { /* other processes may use the devices, too */
         lost = lost_in_a_program(c);
         if (lost <= 32 * MIB)

@@ -208,6 +208,20 @@ check_within(check_context *c, int32_t dev, uint64_t bytes)
     return most != 0 && most < bytes ? most : bytes;
 }
 
+uint64_t
+check_share(check_context *c, int32_t dev, uint64_t parts, uint64_t bytes)
+{
+    const uint64_t total = check_total_memory(c, dev);
+    return check_within(c, dev, total != 0 && total / parts < bytes ? total / parts : bytes);
+}
+
+void
+check_need(int32_t dev, uint64_t total, uint64_t bytes)
+{
+    check_skip_if(total != 0 && total < bytes, "device %d has %llu MiB; this takes %llu", dev,
+                  (unsigned long long)(total >> 20), (unsigned long long)(bytes >> 20));
+}
+
 /* The beginning of every extension's table. */
 typedef struct extension_head {
     uint32_t struct_size, version;
@@ -441,26 +455,28 @@ check_tail_queue(check_context *c, check_tail *t, int32_t dev, openreg_driver_st
 void
 check_ballast(check_context *c, int32_t dev, openreg_driver_stream stream, int milliseconds)
 {
-    static void *buffers[BALLAST_DEVICES][2];
-    static double seconds; /* of one copy */
-    void **const pair = buffers[dev % BALLAST_DEVICES];
-    if (pair[0] == NULL) {
-        pair[0] = check_alloc(c, dev, BALLAST_SIZE);
-        pair[1] = check_alloc(c, dev, BALLAST_SIZE);
-    }
-    if (seconds <= 0) {
+    static struct ballast {
+        void *pair[2];
+        uint64_t size;
+        double seconds; /* of one copy */
+    } ballasts[BALLAST_DEVICES];
+    struct ballast *const b = &ballasts[dev % BALLAST_DEVICES];
+    if (b->size == 0) {
         double start = 0;
+        b->size = check_share(c, dev, 8, BALLAST_SIZE);
+        b->pair[0] = check_alloc(c, dev, b->size);
+        b->pair[1] = check_alloc(c, dev, b->size);
         for (int i = 0; i < 5; ++i) { /* the first is slower */
             if (i == 1)
                 start = check_now();
-            MUST(c, copy, c->instance, dev, NULL, pair[1], dev, pair[0], dev, BALLAST_SIZE);
+            MUST(c, copy, c->instance, dev, NULL, b->pair[1], dev, b->pair[0], dev, b->size);
             MUST(c, device_sync, c->instance, dev);
         }
-        seconds = (check_now() - start) / 4 + 1e-6;
+        b->seconds = (check_now() - start) / 4 + 1e-6;
     }
-    int count = (int)(milliseconds * 1e-3 / seconds) + 1;
+    int count = (int)(milliseconds * 1e-3 / b->seconds) + 1;
     for (count = count < 5000 ? count : 5000; count > 0; --count)
-        MUST(c, copy, c->instance, dev, stream, pair[count & 1], dev, pair[1 - (count & 1)], dev, BALLAST_SIZE);
+        MUST(c, copy, c->instance, dev, stream, b->pair[count & 1], dev, b->pair[1 - (count & 1)], dev, b->size);
 }
 
 void

@@ -54,6 +54,10 @@ uint64_t check_total_memory(check_context *c, int32_t dev);
 uint64_t check_free_memory(check_context *c, int32_t dev);
 /* That many bytes, or the device's max_allocation where that is less. */
 uint64_t check_within(check_context *c, int32_t dev, uint64_t bytes);
+/* The same, or one of that many parts of the device's memory where that is less. */
+uint64_t check_share(check_context *c, int32_t dev, uint64_t parts, uint64_t bytes);
+/* Skips the check where the device's memory, which is `total` bytes or 0 for unknown, is less in all. */
+void check_need(int32_t dev, uint64_t total, uint64_t bytes);
 /* On device 0. Skips the check where the device or the machine has too little. `touched` bytes of it will be written:
  * simulated devices, and those that share the host's memory, take that from the host. In wide_checks.c. */
 char *check_alloc_wide(check_context *c, uint64_t size, uint64_t touched);

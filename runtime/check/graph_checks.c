@@ -408,7 +408,9 @@ static void
 memory_is_allocated(check_context *c)
 {
     void *block = NULL;
-    begin_capture(c);
+    begin_scene(c);
+    check_need_segments(0);
+    begin();
     OK(openreg_malloc(0, s.stream, (size_t)5 << 20, &block));
     OK(openreg_memset_async(0, s.stream, block, 50, SIZE));
     copy(s.a, block, s.stream);

@@ -32,6 +32,7 @@ check_bench_set_up(check_bench *b, check_context *c, int32_t dev)
     memset(b, 0, sizeof *b);
     b->c = c;
     b->dev = dev;
+    check_need(dev, check_total_memory(c, dev), CHECK_BENCH_BYTES);
     OPTIONAL(c, device_bind, c->instance, 0);
     b->before = check_host_alloc(c, ROOM, false);
     for (int i = 0; i < CHECK_PLACES; ++i) {

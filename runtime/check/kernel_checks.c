@@ -76,9 +76,9 @@ call_behind_copy(check_layer *l)
 }
 
 /* Builds some calls of each kernel in each type. `call` makes the one that was built, and returns whether the kernel has
- * served it. */
-static void
-call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(check_layer *l), const char *what)
+ * served it. Returns how many were. */
+static int
+call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(check_layer *l))
 {
     const openreg_kernel *kernel;
     int served = 0, known = 0;
@@ -96,7 +96,7 @@ call_all(check_context *c, int32_t dev, int layout, int rounds, bool (*call)(che
                 served += call(&layer);
         }
     check_bench_skip_untried(known);
-    check_skip_if(served == 0, "the driver's kernels refuse every call %s", what);
+    return served;
 }
 
 /* How many calls are built of each kernel in each type, and how they are made. */
@@ -110,17 +110,18 @@ static const struct {
             {"kernel.in_place", CHECK_MIXED, 4, call_in_place, "in place"},
             {"kernel.stream", CHECK_CONTIGUOUS, 1, call_behind_copy, "behind a copy on their stream"}};
 
-/* On the last device; the values also on the first ones, with fewer calls. */
+/* The values also on the devices before, with fewer calls. */
 static void
 calls_are_right(check_context *c)
 {
-    const int32_t last = c->devices - 1;
+    const int32_t last = check_kernel_device(c);
     size_t i = 0;
     while (strcmp(ways[i].check, c->check->name) != 0)
         ++i;
     for (int32_t dev = 0; i == 0 && dev < last && dev <= 3; ++dev)
-        call_all(c, dev, ways[0].layout, 1, ways[0].call, ways[0].what);
-    call_all(c, last, ways[i].layout, ways[i].rounds, ways[i].call, ways[i].what);
+        (void)call_all(c, dev, ways[0].layout, 1, ways[0].call);
+    check_skip_if(call_all(c, last, ways[i].layout, ways[i].rounds, ways[i].call) == 0,
+                  "the driver's kernels refuse every call %s", ways[i].what);
 }
 
 static void
@@ -143,7 +144,7 @@ all_anew(check_context *c, int i)
     check_close(c);
     check_open(c);
     const openreg_kernel *kernel;
-    check_layer_set_up(&layer, c, c->devices - 1);
+    check_layer_set_up(&layer, c, check_kernel_device(c));
     c->random = 1;
     for (uint64_t k = 0; (kernel = check_kernel_at(check_kernels(c), k)) != NULL; ++k)
         for (int n = 0; n < 3; ++n) /* of types and sizes, of which it serves some */
@@ -161,15 +162,9 @@ kernels_leave_nothing(check_context *c)
     const openreg_kernel *kernel;
     char what[100];
     int counted = 0;
-    check_layer_set_up(&layer, c, c->devices - 1);
+    check_layer_set_up(&layer, c, check_kernel_device(c));
     for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
-        bool is_served = false;
-        for (int k = 0; k < 24 && !is_served; ++k) /* of types and sizes that it takes */
-            if (check_layer_begin(&layer, kernel, check_dtypes[k % CHECK_DTYPES])) {
-                check_layer_write(&layer);
-                is_served = check_layer_repeat(&layer) == OPENREG_OK;
-            }
-        if (!is_served)
+        if (!check_layer_serve(&layer, kernel))
             continue;
         (void)snprintf(what, sizeof what, "a call of %s", kernel->name);
         check_slope(c, 120, 12, once, what);
@@ -198,7 +193,7 @@ call_in_thread(void *argument)
     check_layer *const l = malloc(sizeof *l);
     const openreg_kernels *const kernels = check_kernels(&self->c);
     const double end = check_now() + 0.5 + self->c.target->seconds;
-    check_layer_set_up(l, &self->c, self->c.devices - 1);
+    check_layer_set_up(l, &self->c, check_kernel_device(&self->c));
     for (uint64_t i = 0; i < 4 || (i < 100 * kernels->count && check_now() < end); ++i) {
         const openreg_kernel *const kernel = check_kernel_at(kernels, (self->first + i) % kernels->count);
         for (int again = 0; again < 4; ++again)
@@ -215,6 +210,8 @@ threads_call_at_once(check_context *c)
     const uint64_t first = check_random(c) >> 32;
     int made = 0;
     check_skip_if(check_kernels(c)->count == 0, "the driver has no kernels");
+    const int32_t dev = check_kernel_device(c);
+    check_need(dev, check_total_memory(c, dev), THREADS * CHECK_BENCH_BYTES);
     for (int i = 0; i < THREADS; ++i) {
         callers[i].c = *c;
         callers[i].c.random = check_random(c);
@@ -233,9 +230,11 @@ streams_call_at_once(check_context *c)
     static check_layer both[2];
     const openreg_kernel *kernel;
     int made = 0;
+    const int32_t dev = check_kernel_device(c);
+    check_need(dev, check_total_memory(c, dev), 2 * CHECK_BENCH_BYTES);
     for (int i = 0; i < 2; ++i) {
-        check_layer_set_up(&both[i], c, c->devices - 1);
-        both[i].b.stream = check_stream(c, c->devices - 1);
+        check_layer_set_up(&both[i], c, dev);
+        both[i].b.stream = check_stream(c, dev);
     }
     for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         for (int round = 0; round < 4; ++round) {
@@ -281,7 +280,7 @@ unknown_types_are_refused(check_context *c)
 {
     const openreg_kernel *kernel;
     int tried = 0;
-    check_layer_set_up(&layer, c, c->devices - 1);
+    check_layer_set_up(&layer, c, check_kernel_device(c));
     for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         for (int round = 0; round < 10; ++round) {
             const bool of_one = round >= 4 && round < 8, of_others = round >= 8;

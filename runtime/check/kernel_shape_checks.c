@@ -173,7 +173,7 @@ elements_are_right(check_context *c)
 {
     const bool is_special = strcmp(c->check->name, "kernel.special") == 0;
     static check_bench b;
-    check_bench_set_up(&b, c, c->devices - 1);
+    check_bench_set_up(&b, c, check_kernel_device(c));
     b.is_special = is_special;
     for (uint64_t i = 0; (b.kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         const check_elementwise *const op = check_elementwise_find(b.kernel->name);
@@ -215,9 +215,9 @@ lay_many(int place, openreg_dtype dtype, int64_t count, number_at number)
     check_bench *const b = &bench;
     check_tensor *const t = &b->places[place];
     const size_t size = dtype.bits / 8, bytes = (size_t)count * size;
-    const uint64_t total = check_total_memory(b->c, b->dev);
-    check_skip_if((total != 0 && total < 8 * bytes) || check_within(b->c, b->dev, bytes) < bytes,
-                  "device %d has %llu MiB", b->dev, (unsigned long long)(total >> 20));
+    check_need(b->dev, check_total_memory(b->c, b->dev), 8 * (uint64_t)bytes);
+    check_skip_if(check_within(b->c, b->dev, bytes) < bytes, "device %d has no %zu MiB in one piece", b->dev,
+                  bytes >> 20);
     unsigned char *const host = check_host_alloc(b->c, bytes, false);
     for (int64_t k = 0; k < count; ++k)
         check_number_store(host + (size_t)k * size, dtype, number(k, place));
@@ -320,7 +320,7 @@ static void
 large_tensors(check_context *c)
 {
     const openreg_dtype dtype = check_dtypes[0];
-    check_bench_set_up(&bench, c, c->devices - 1);
+    check_bench_set_up(&bench, c, check_kernel_device(c));
     for (int i = 0; i < 4; ++i)
         lay_many(i == 3 ? CHECK_RESULT : i, dtype, LARGE_COUNT, number_of);
     bench.places[CHECK_RESULT].used = 0;
@@ -343,7 +343,7 @@ sums_are_exact(check_context *c)
     } types[] = {{{OPENREG_DTYPE_FLOAT, 16, 1}, 1.0 / 2048 + 1e-4, "float16"},
                  {{OPENREG_DTYPE_BFLOAT, 16, 1}, 1.0 / 256 + 1e-4, "bfloat16"},
                  {{OPENREG_DTYPE_FLOAT, 32, 1}, 1e-4, "float32"}};
-    check_bench_set_up(&bench, c, c->devices - 1);
+    check_bench_set_up(&bench, c, check_kernel_device(c));
     for (size_t i = 0; i < sizeof types / sizeof types[0]; ++i) {
         lay_many(0, types[i].dtype, SUMMED, small_number);
         (void)snprintf(bench.text, sizeof bench.text, "%s of %d elements", types[i].name, SUMMED);

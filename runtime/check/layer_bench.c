@@ -304,6 +304,38 @@ check_layer_repeat(check_layer *l)
     return check_bench_queue(&l->b, l->arguments, l->argument_count, l->names, l->results, l->result_count);
 }
 
+bool
+check_layer_serve(check_layer *l, const openreg_kernel *kernel)
+{
+    bool is_served = false;
+    for (int k = 0; k < 24 && !is_served; ++k)
+        if (check_layer_begin(l, kernel, check_dtypes[k % CHECK_DTYPES])) {
+            check_layer_write(l);
+            is_served = check_layer_repeat(l) == OPENREG_OK;
+        }
+    return is_served;
+}
+
+int32_t
+check_kernel_device(check_context *c)
+{
+    static int32_t device = -1;
+    const uint64_t random = c->random; /* calls are the same whatever was tried */
+    for (int32_t dev = c->devices - 1; device < 0 && dev >= 0; --dev) {
+        static check_layer l;
+        const openreg_kernel *kernel;
+        check_layer_set_up(&l, c, dev);
+        for (uint64_t i = 0; device < 0 && (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i)
+            device = check_layer_serve(&l, kernel) ? dev : -1;
+        check_sync(c, dev, NULL);
+        check_layer_take_down(&l);
+        c->random = random;
+    }
+    if (device < 0)
+        device = c->devices - 1;
+    return device;
+}
+
 /* The operators of each check, and how often each is called: matrices with every layout and type. */
 static const struct {
     const char *check;
@@ -337,7 +369,7 @@ check_layer_run(check_context *c)
     size_t p = 0;
     while (strcmp(plans[p].check, c->check->name) != 0)
         ++p;
-    check_layer_set_up(&l, c, c->devices - 1);
+    check_layer_set_up(&l, c, check_kernel_device(c));
     l.layout = plans[p].is_matrix ? CHECK_ANY : CHECK_MIXED;
     for (uint64_t i = 0; (kernel = check_kernel_at(check_kernels(c), i)) != NULL; ++i) {
         const check_layer_operator *const op = check_layer_find(kernel->name);

@@ -83,7 +83,10 @@ void check_layer_take_down(check_layer *l); /* once the calls have ended */
 bool check_layer_begin(check_layer *l, const openreg_kernel *kernel, openreg_dtype dtype);
 /* False if the kernel refuses it. */
 bool check_layer_call(check_layer *l);
-/* Its parts, for several calls at once: check_layer_write(), check_layer_repeat(), and this with what that has returned. */
+/* Builds calls of types and sizes that the kernel may take, and queues them, until it serves one. False if it serves none. */
+bool check_layer_serve(check_layer *l, const openreg_kernel *kernel);
+/* The parts of check_layer_call(), for several calls at once: check_layer_write(), check_layer_repeat(), and this with what
+ * that has returned. */
 void check_layer_write(check_layer *l);
 bool check_layer_end(check_layer *l, openreg_status status);
 /* Queues it and does not wait. Scratch memory goes back at the next call. */

@@ -191,6 +191,8 @@ copies_leave_nothing(check_context *c)
             check_write(c, copies.from, copies.source, copies.pattern, copies.room);
             (void)snprintf(copies.what, sizeof copies.what, "copying %s %s", kinds[k].name, routes[i].name);
             check_slope(c, kinds[k].rounds, kinds[k].books, use_route, copies.what);
+            check_free_at(c, copies.from, copies.source, pinned);
+            check_free_at(c, copies.to, copies.target, pinned);
         }
 }
 

@@ -17,9 +17,10 @@ addresses_are_aligned(check_context *c)
     const uint64_t least = check_info(c, c->dev).min_alignment, alignment = least != 0 ? least : 16; /* of malloc() */
     void *held[3 * SIZES];
     for (size_t i = 0; i < 3 * SIZES; ++i) {
-        held[i] = check_alloc(c, c->dev, sizes[i % SIZES]);
+        const uint64_t size = check_share(c, c->dev, 32, sizes[i % SIZES]);
+        held[i] = check_alloc(c, c->dev, size);
         REQUIRE((uintptr_t)held[i] % alignment == 0, "memory of %llu bytes on device %d is at %p, no multiple of %llu",
-                (unsigned long long)sizes[i % SIZES], c->dev, held[i], (unsigned long long)alignment);
+                (unsigned long long)size, c->dev, held[i], (unsigned long long)alignment);
     }
     for (size_t i = 0; i < 3 * SIZES; ++i)
         check_free(c, c->dev, held[i]);
@@ -46,7 +47,8 @@ ranges_are_disjoint(check_context *c)
     static range ranges[RANGES];
     for (int i = 0; i < RANGES; ++i) {
         const int32_t dev = (int32_t)check_random_below(c, (uint64_t)c->devices);
-        const uint64_t size = i % 10 == 0 ? sizes[check_random_below(c, SIZES)] : 1 + check_random_below(c, 20000);
+        const uint64_t wanted = i % 10 == 0 ? sizes[check_random_below(c, SIZES)] : 1 + check_random_below(c, 20000);
+        const uint64_t size = check_share(c, dev, i % 10 == 0 ? 32 : 1024, wanted);
         ranges[i] = (range){(uintptr_t)check_alloc(c, dev, size), size, dev};
         if (i % 3 == 2) { /* another one in its place */
             check_free(c, dev, (void *)ranges[i].start);
@@ -182,11 +184,12 @@ static void
 alias_is_at_constant_distance(check_context *c)
 {
     for (size_t i = 0; i < SIZES && (check_caps(c, c->dev) & OPENREG_CAP_HOST_VISIBLE) != 0; ++i) {
-        char *const memory = check_alloc(c, c->dev, sizes[i]);
+        const uint64_t size = check_share(c, c->dev, 32, sizes[i]);
+        char *const memory = check_alloc(c, c->dev, size);
         void *start = NULL, *inside = NULL;
         MUST(c, host_alias, c->instance, c->dev, memory, &start);
         for (int k = 0; k < 8; ++k) {
-            const uint64_t offset = k == 0 ? sizes[i] - 1 : check_random_below(c, sizes[i]);
+            const uint64_t offset = k == 0 ? size - 1 : check_random_below(c, size);
             MUST(c, host_alias, c->instance, c->dev, memory + offset, &inside);
             REQUIRE((uintptr_t)inside - (uintptr_t)start == offset,
                     "the host's view of byte %llu of an allocation is %lld bytes behind that of byte 0",

@@ -87,6 +87,7 @@ static void
 streams_are_ordered(check_context *c)
 {
     check_start_runtime(c);
+    check_need_segments(c->dev);
     unsigned char *const from = check_pinned_block(0, SIZE), *const to = check_pinned_block(0, SIZE);
     for (uint64_t i = 0; i < 6; ++i) {
         openreg_stream const writer = check_pool_stream(c->dev), reader = check_pool_stream(c->dev);
@@ -112,6 +113,7 @@ static void
 events_measure(check_context *c)
 {
     check_start_runtime(c);
+    check_need_segments(c->dev);
     openreg_event const first = check_runtime_event(c->dev, OPENREG_EVENT_TIMING);
     openreg_event const last = check_runtime_event(c->dev, OPENREG_EVENT_TIMING);
     int32_t done = 0;
@@ -146,6 +148,7 @@ static void
 host_functions_run(check_context *c)
 {
     check_start_runtime(c);
+    check_need_segments(c->dev);
     unsigned char *const from = check_pinned_block(0, SIZE), *const to = check_pinned_block(0, SIZE);
     openreg_stream const stream = check_pool_stream(c->dev);
     char *const memory = check_allocate_block(c->dev, SIZE), *const big = check_allocate_block(c->dev, WORK);
@@ -188,6 +191,7 @@ static void
 memory_ends_and_comes_back(check_context *c)
 {
     check_start_runtime(c);
+    check_need_segments(0);
     const uint64_t total = check_properties(0).total_memory;
     check_skip_if(total == 0, "the driver does not say how much memory a device has");
     enum { MOST = 4096 };

@@ -17,9 +17,8 @@ check_alloc_wide(check_context *c, uint64_t size, uint64_t touched)
 {
     check_skip_if(touched != 0 && c->target->seconds < 1,
                   "it writes to %llu GiB, which may take half a minute: --time 1", (unsigned long long)(touched >> 30));
-    const uint64_t total = check_total_memory(c, 0), host = check_host_available();
-    check_skip_if(total != 0 && total < size + (size >> 3), "device 0 has %llu MiB; this takes %llu",
-                  (unsigned long long)(total >> 20), (unsigned long long)((size + (size >> 3)) >> 20));
+    const uint64_t host = check_host_available();
+    check_need(0, check_total_memory(c, 0), size + (size >> 3));
     check_skip_if(touched != 0 && host < touched + (UINT64_C(3) << 30),
                   "the host has %llu MiB of memory left; this may take %llu", (unsigned long long)(host >> 20),
                   (unsigned long long)((touched >> 20) + 3072));

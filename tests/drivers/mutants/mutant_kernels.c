@@ -163,6 +163,8 @@ store(openreg_instance instance, const openreg_tensor *tensor, int64_t i, double
 static openreg_status
 begin(openreg_instance instance, const openreg_kernel_call *call)
 {
+    if (IS(odd_kernels_of_first) && call->dev != 0)
+        return OPENREG_E_UNSUPPORTED;
     return IS(kernel_stream) ? OPENREG_OK : mutant_base->stream_sync(instance, call->dev, call->stream);
 }
 

@@ -395,6 +395,7 @@
     X(odd_slow, "lifecycle.busy,thread.one,errors,stream.wait,event.elapsed,leak.memory,runtime.copy") \
     X(odd_cache, "memory,info.memory,leak.memory,leak.device,errors.memory,runtime.allocator,runtime.out,fault.out") \
     X(odd_kernels, "kernel.table,kernel.refusals") \
+    X(odd_kernels_of_first, "kernel") \
     X(odd_most, "info,memory,copy,errors,leak.memory,leak.device,leak.refused,kernel,runtime,fault,wide") \
     X(odd_alignment, "info,memory.alignment,memory.disjoint,copy.on_device,kernel.values,kernel.shapes,runtime.devices,runtime.allocator")
 

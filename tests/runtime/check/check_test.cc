@@ -143,6 +143,18 @@ TEST(CheckWideTest, Conforms) {
   EXPECT_EQ(check(library("toy_driver") + " --only wide.offsets").status, 0);
 }
 
+// Devices with little memory: what doesn't fit is skipped, and says so; checks of memory itself take less.
+TEST(CheckSmallTest, LittleMemoryIsNoFailure) {
+  if (OPENREG_TEST_SANITIZER) GTEST_SKIP() << "as CheckConformTest";
+  for (const std::string& driver : {std::string("sim"), library("mutants")}) {
+    if (driver != "sim" && !is_long()) continue;
+    const Ended ended = check(driver + " --level 2 --time 0.05 --option memory=16M");
+    EXPECT_EQ(ended.status, 0) << ended.output;
+    EXPECT_EQ(ended.output.find("\nskip  memory."), std::string::npos) << ended.output;
+    EXPECT_NE(ended.output.find("device 1 has 16 MiB; this takes 80\n"), std::string::npos) << ended.output;
+  }
+}
+
 struct Mutant {
   std::string name;
   std::vector<std::string> checks;
@@ -181,6 +193,14 @@ TEST(CheckOddTest, Conforms) {
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(ended[i].status, 0) << all[i].first << ":\n" << ended[i].output;
   const Ended many = check("sim --option devices=127 --only info,copy.between_devices,lifecycle.count,runtime.devices");
   EXPECT_EQ(many.status, 0) << many.output;
+}
+
+// Kernels that serve the first device alone are called there.
+TEST(CheckKernelDeviceTest, HasKernels) {
+  const Ended ended =
+      run_mutant("odd_kernels_of_first", "--verbose --only kernel.strides,kernel.streams,kernel.products");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_NE(ended.output.find("\n3 passed, 0 failed, 0 skipped in "), std::string::npos) << ended.output;
 }
 
 std::vector<std::string> names_of_checks() {
