@@ -36,6 +36,15 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _copied_to(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    _without_repeats(target).copy_(_without_repeats(source))
+    return target
+
+
 def _with_geometry_of(like: torch.Tensor, storage: torch.UntypedStorage, shift: int = 0) -> torch.Tensor:
     """Returns the tensor with the same place in another storage, `shift` bytes on."""
     made = torch.empty(0, dtype=like.dtype, device=like.device)
@@ -63,7 +72,7 @@ class _Captured:
         self.copied = sorted(copied)
         self.written_back = [i for i in mutated if i in copied]
         self.inputs = [
-            torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+            _like(value)
             if i in copied
             else value.detach()
             if _is_ours(value)
@@ -73,6 +82,7 @@ class _Captured:
         self.addresses = {
             i: value.data_ptr() for i, value in enumerate(self.inputs) if _is_ours(value) and i not in copied
         }
+        self._take(inputs)
         self.graph = graphs.OpenRegGraph()
         with graphs.graph(self.graph, stream=streams.Stream(inputs_device(inputs)), capture_error_mode="thread_local"):
             self.outputs = list(call(list(self.inputs)))
@@ -105,12 +115,15 @@ class _Captured:
         """
         given = list(inputs)
         inputs.clear()
-        for i in self.copied:
-            _without_repeats(self.inputs[i]).copy_(_without_repeats(given[i]))
+        self._take(given)
         self.graph.replay()
         for i in self.written_back:
-            _without_repeats(given[i]).copy_(_without_repeats(self.inputs[i]))
+            _copied_to(given[i], self.inputs[i])
         return [self._returned(out, at, given) for out, at in zip(self.outputs, self.input_of_output, strict=True)]
+
+    def _take(self, given: list[Any]) -> None:
+        for i in self.copied:
+            _copied_to(self.inputs[i], given[i])
 
     def _returned(self, output: Any, source: int | None, inputs: list[Any]) -> Any:
         if not _is_ours(output):
@@ -122,7 +135,7 @@ class _Captured:
             shift = (given.storage_offset() - read.storage_offset()) * read.itemsize
             return _with_geometry_of(output, given.untyped_storage(), shift)
         if output.nbytes <= _SMALL_BYTES:
-            return output.clone()
+            return _copied_to(_like(output), output)  # clone() would close gaps between rows
         return _with_geometry_of(output, output.untyped_storage())
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from _torch_openreg_device_name import device_name
-from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor import config
+from torch._inductor.codegen.cpp import CppKernelProxy, CppScheduling, CppTile2DKernel, CppVecKernel
 from torch._inductor.virtualized import V
 
 _NAME = device_name()
@@ -57,11 +58,40 @@ def flush_before_waits(scheduler: Any) -> None:
     scheduler.enter_context = enter_context
 
 
+class _Tile(CppTile2DKernel):
+    """A tile of a kernel, with the sums of several threads in their places.
+
+    In torch 2.13 the index of such a sum is moved to the element of the tile twice: by store(), and by the code for the
+    index itself.
+    """
+
+    def store(self, name: str, index: Any, value: Any, mode: Any = None) -> None:
+        """Writes code that stores a value, or adds it.
+
+        Args:
+            name: The buffer's name.
+            index: The place in it, of the tile's first element.
+            value: The value's variable.
+            mode: "atomic_add": it is added.
+        """
+        is_shared = mode == "atomic_add" and (config.cpp.dynamic_threads or self.num_threads != 1)
+        if is_shared and not self.need_vec_transpose(self.rename_indexing(index)):
+            CppVecKernel.store(self, name, index, value, mode)
+        else:
+            super().store(name, index, value, mode)
+
+
+class _KernelProxy(CppKernelProxy):
+    tile2d_kernel_cls = _Tile
+
+
 class OpenRegScheduling(CppScheduling):
     """CppScheduling for nodes of another device than the CPU.
 
     While it generates code, the graph's current device is the CPU: many places ask for it to know what is generated.
     """
+
+    kernel_proxy_cls = _KernelProxy
 
     _ATTEMPTS = (
         ("shared_data_after_reordering_loop", -1),

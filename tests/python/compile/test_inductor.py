@@ -504,6 +504,13 @@ def test_kernels_are_those_of_the_cpu(function: Callable[..., Any]) -> None:
     check(function, x, y, fullgraph=True)
 
 
+# sums that several threads add to one tensor, by an index, in an order of the memory that isn't the index's
+def test_parallel_sums_in_another_order() -> None:
+    index = torch.randint(0, 64, (64,))
+    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64)
+    check(lambda x, w, i: x.cumsum(0)[:, i].t().contiguous().t() * w, x, w, index, fullgraph=True)
+
+
 # variance in two steps where there is little to sum up, as for the CPU
 def test_variance_of_few_elements() -> None:
     found = kernels(lambda x: (x.var(1), *torch.var_mean(x, 0)), torch.randn(24, 16, device="openreg:1"))

@@ -13,6 +13,7 @@ import torch
 from capturing import captured
 from comparing import drawn_by_seed
 from torch import nn
+from torch.nn import functional as F
 
 D = "openreg"
 
@@ -122,8 +123,13 @@ def test_reduce_overhead_gives_back_what_it_wrote() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x, w: x.softmax(-1).cumsum(0) * w, lambda x, w: torch.bmm(x.view(4, 16, 64), w.view(4, 64, 16))],
-    ids=["what_the_forward_pass_computed", "a_view_of_an_input"],
+    [
+        lambda x, w: x.softmax(-1).cumsum(0) * w,
+        lambda x, w: torch.bmm(x.view(4, 16, 64), w.view(4, 64, 16)),
+        lambda x, w: F.pad(x[:16, :16], (1, 1))[:, 1:-1].logcumsumexp(0) * w[:16, :16],
+        lambda x, w: x.gather(1, torch.arange(64, device=D).expand(64, 64)).t() * w,
+    ],
+    ids=["what_the_forward_pass_computed", "a_view_of_an_input", "rows_with_gaps", "an_index"],
 )
 def test_reduce_overhead_returns_what_is_saved(function: Callable[..., torch.Tensor]) -> None:
     "A backward pass may write its result into what was saved for it, which may lie anywhere in a batch."
