@@ -72,11 +72,7 @@ class _Captured:
         self.copied = sorted(copied)
         self.written_back = [i for i in mutated if i in copied]
         self.inputs = [
-            _like(value)
-            if i in copied
-            else value.detach()
-            if _is_ours(value)
-            else value
+            _like(value) if i in copied else value.detach() if _is_ours(value) else value
             for i, value in enumerate(inputs)
         ]
         self.addresses = {
