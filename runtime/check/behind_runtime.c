@@ -71,7 +71,7 @@ check_need_segments(int32_t device)
 {
     uint64_t unused = 0, total = 0;
     OK(openreg_memory_get_info(device, &unused, &total));
-    check_need(device, total, UINT64_C(24) << 20);
+    check_need(device, total, UINT64_C(12) << 20);
 }
 
 void *

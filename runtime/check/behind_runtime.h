@@ -19,8 +19,8 @@ void check_start_runtime(check_context *c);
 openreg_device_properties check_properties(int32_t device);
 /* That many bytes, or a third of the largest allocation where that is less. */
 uint64_t check_third_within(int32_t device, uint64_t bytes);
-/* Skips the check where the device has no room for a segment of 20 MiB, which the caching allocator takes for a block of
- * more than 1 MiB, and one of small blocks. */
+/* Skips the check where the device has no room for a block of some MiB, which the caching allocator gives a segment, and a
+ * segment of small blocks. */
 void check_need_segments(int32_t device);
 /* A block of the caching allocator, on the default stream. */
 void *check_allocate_block(int32_t device, size_t size);

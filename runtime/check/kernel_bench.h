@@ -57,7 +57,7 @@ const openreg_kernel *check_kernel_at(const openreg_kernels *kernels, uint64_t i
 
 /* The device that kernels are called on: the last one where one of them serves some call, as a driver may have kernels for
  * some of its devices; else the last one. A kernel that runs on the first, or on that which the thread has bound, shows
- * there. Of the process; the first call, before any of another thread, decides. In layer_bench.c. */
+ * there. The first call in a process decides, before other threads call. In layer_bench.c. */
 int32_t check_kernel_device(check_context *c);
 /* Binds the first device in this thread where the driver has the slot. Skips the check if `dev` has too little memory. */
 void check_bench_set_up(check_bench *b, check_context *c, int32_t dev);
